@@ -1,5 +1,5 @@
-//! Finds out why a request was not served: which voters answer, and whether an endpoint speaks TLS that was called
-//! without.
+//! Finds out why a request was not served: whether the cluster has not begun yet, which voters answer, what those that do
+//! say of themselves, and whether an endpoint speaks TLS that was called without.
 
 use std::{collections::BTreeMap, io, time::Duration};
 
@@ -16,9 +16,12 @@ use crate::{
     serve::units,
 };
 
-/// Explains a request that was not served, if too few voters answer for anything to be decided. Asks the
-/// endpoints, and then the voters that they name, each for at most half of `timeout`. If none answers, it may be that
-/// one speaks TLS.
+/// The most lines of what replicas say of themselves.
+const LINES_MAX: usize = 8;
+
+/// Explains a request that was not served, if too few voters answer for anything to be decided, or those that do know
+/// of a reason. Asks the endpoints, and then the voters that they name, each for at most half of `timeout`. If none
+/// answers, it may be that one speaks TLS.
 pub async fn diagnosis(args: &ClientArgs, timeout: Duration) -> Option<String> {
     let ask = |endpoints: Vec<String>| async move {
         let asked = ClientArgs { endpoints, command_timeout: timeout / 2, ..args.clone() };
@@ -33,7 +36,36 @@ pub async fn diagnosis(args: &ClientArgs, timeout: Duration) -> Option<String> {
     if !urls.is_empty() {
         answered.extend(by_replica(ask(urls).await));
     }
-    missing_quorum(&group, |id| answered.contains_key(&id))
+    explained(&group, &answered)
+}
+
+/// Why nothing is decided, as far as those that answered know.
+fn explained(group: &Group, answered: &BTreeMap<u64, StatusResponse>) -> Option<String> {
+    let votes = |id: u64| answered.get(&id).is_some_and(|status| status.waits_for.is_empty());
+    if !has_quorum(group, votes) {
+        // Of a cluster that has not begun, one replica's view is enough, and the one that misses the fewest tells best.
+        let waiting = answered.values().filter(|status| !status.waits_for.is_empty());
+        if let Some(status) = waiting.min_by_key(|status| status.waits_for.len()) {
+            return said([status]);
+        }
+    }
+    missing_quorum(group, |id| answered.contains_key(&id)).or_else(|| said(answered.values()))
+}
+
+/// What replicas say of their own troubles, a line each; `None` if they have none.
+fn said<'a>(replicas: impl IntoIterator<Item = &'a StatusResponse>) -> Option<String> {
+    let lines = replicas.into_iter().flat_map(|status| {
+        let said = status.troubles.iter().map(|trouble| trouble.strip_prefix("synod: ").unwrap_or(trouble));
+        said.map(move |trouble| format!("{}: {trouble}", status.name))
+    });
+    let lines: Vec<String> = lines.take(LINES_MAX).collect();
+    (!lines.is_empty()).then(|| lines.join("\n      "))
+}
+
+/// Whether so many voters are present that something can be decided.
+fn has_quorum(group: &Group, present: impl Fn(u64) -> bool) -> bool {
+    let voters = || group.members.iter().filter(|member| member.votes);
+    voters().filter(|member| present(member.id)).count() > voters().count() / 2
 }
 
 /// What to write in place of an endpoint without TLS, if it speaks that.
@@ -73,10 +105,10 @@ fn latest(answered: &BTreeMap<u64, StatusResponse>) -> Option<&Group> {
 
 fn missing_quorum(group: &Group, answers: impl Fn(u64) -> bool) -> Option<String> {
     let voters = || group.members.iter().filter(|member| member.votes);
-    let (all, present) = (voters().count(), voters().filter(|member| answers(member.id)).count());
-    if present > all / 2 {
+    if has_quorum(group, &answers) {
         return None;
     }
+    let (all, present) = (voters().count(), voters().filter(|member| answers(member.id)).count());
     let names = |there: bool| {
         let names = voters().filter(|member| answers(member.id) == there).map(named);
         names.collect::<Vec<_>>().join(", ")
@@ -108,5 +140,36 @@ mod tests {
         assert_eq!(said(&[1, 3]), None);
         let said = said(&[1, 4]).unwrap();
         assert!(said.contains("1 of 3 voters answers (n1), and 2 have to. Start n2, n3;"), "{said}");
+    }
+
+    #[test]
+    fn a_cluster_that_has_not_begun_is_explained_by_the_replica_that_misses_the_fewest() {
+        let member = |id| GroupMember { id, name: format!("n{id}"), votes: true, ..Default::default() };
+        let group = Group { members: (1..=3).map(member).collect(), ..Group::default() };
+        let status = |replica: u64, misses: &[&str]| StatusResponse {
+            replica,
+            name: format!("n{replica}"),
+            waits_for: misses.iter().map(|name| (*name).to_owned()).collect(),
+            troubles: misses.iter().map(|name| format!("synod: start {name}")).collect(),
+            ..StatusResponse::default()
+        };
+        let explained = |answered: &[StatusResponse]| {
+            let by_replica = answered.iter().map(|status| (status.replica, status.clone()));
+            explained(&group, &by_replica.collect::<BTreeMap<_, _>>())
+        };
+        // All have to come at first, so it is not said that two are enough.
+        assert_eq!(
+            explained(&[status(1, &["n2", "n3"])]).as_deref(),
+            Some("n1: start n2\n      n1: start n3")
+        );
+        let all = [status(1, &["n3"]), status(2, &["n3"]), status(3, &["n1", "n2"])];
+        assert_eq!(explained(&all).as_deref(), Some("n1: start n3"));
+        // Two have begun, and the third is not what they lack.
+        let begun = [status(1, &[]), status(2, &[]), status(3, &["n1"])];
+        assert_eq!(explained(&begun).as_deref(), Some("n3: start n1"));
+        assert_eq!(explained(&begun[..2]), None);
+        assert!(explained(&begun[..1]).unwrap().contains("there is no quorum: 1 of 3 voters"));
+        let troubled = StatusResponse { troubles: vec!["synod: why".into()], ..status(1, &[]) };
+        assert_eq!(explained(&[troubled, status(2, &[])]).as_deref(), Some("n1: why"));
     }
 }

@@ -192,7 +192,7 @@ fn keys_are_spread_over_groups_and_each_replica_serves_all_of_them() {
     cluster.restart_with(2, &["--groups=shard:2"]);
     until("both numbers are told", || {
         let said = cluster.said(0);
-        said.contains("was started with --groups shard:2, and this one with --groups shard:4")
+        said.contains("it was started with --groups shard:2, and this one with --groups shard:4")
     });
     cluster.kill(2);
     fs::remove_dir_all(cluster.data_dir(2)).unwrap();

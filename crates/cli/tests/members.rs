@@ -432,7 +432,28 @@ fn a_new_cluster_serves_once_all_members_came_and_names_those_it_waits_for() {
         let asked = synod(&["status", "--cluster", "--endpoints", &two]);
         String::from_utf8_lossy(&asked.stdout).matches("it waits for n3").count() == 2
     });
-    cluster.restart(2);
+    let said = |args: &[&str]| {
+        let asked = synod(&[args, &["--endpoints", &two]].concat());
+        String::from_utf8_lossy(&asked.stderr).into_owned()
+    };
+    let told = said(&["status"]);
+    for part in ["n1: this new cluster has not begun", "has not met n3", "start n3", "--begin-without-all"] {
+        assert!(told.contains(part), "{part} is missing in {told}");
+    }
+    let hint = said(&["put", "a", "0"]);
+    assert!(hint.contains(": this new cluster has not begun") && hint.contains("start n3"), "{hint}");
+
+    // It runs, and belongs to another cluster: then nobody is to begin without it.
+    cluster.restart_with(2, &["--initial-cluster-token=other"]);
+    until("the token is named in the status and in the log", || {
+        let token = "belongs to another cluster: it was started with another --initial-cluster-token";
+        said(&["status"]).matches(token).count() == 2 && cluster.said(0).contains(token)
+    });
+    let told = said(&["status"]);
+    assert!(!told.contains("--begin-without-all"), "{told}");
+    cluster.kill(2);
+    fs::remove_dir_all(cluster.data_dir(2)).unwrap();
+    cluster.restart_with(2, &["--initial-cluster-token=synod-cluster"]);
     let written = || synod(&["put", "a", "1", "--endpoints", &two]).status.success();
     until("the cluster serves", written);
     assert_eq!(done(&two, &["get", "a"]), "a\n1\n");

@@ -486,7 +486,7 @@ impl Handle {
             log_bytes: shared.log_bytes.get(),
             messages_sent: shared.messages_sent.get(),
             client_sessions: shared.client_sessions.get(),
-            peers: peers.iter().map(|peer| PeerLink { id: peer.peer, up_since: peer.up_since() }).collect(),
+            peers: peers.into_iter().map(PeerLink::of).collect(),
             waits_for: shared.waits_for.load().to_vec(),
             forked_with: shared.forked_with.load().to_vec(),
             merge: self.inner.take.map(|_| MergeStatus {

@@ -13,9 +13,8 @@ use synod_storage::{Lives, PeerBook, StorageError};
 use synod_sync::{
     Mutex, PoisonError,
     channel::{Receiver, RecvTimeoutError},
-    time::Instant,
 };
-use synod_transport::{Meeting, Unrecognised};
+use synod_transport::{Meeting, Repeats, Unrecognised};
 use synod_wire::{BIRTHS_SINCE, GroupId, Introduction, ReplicaId, Stranger};
 
 use crate::{inputs::Queue, protocol::Input, status::Shared};
@@ -23,8 +22,6 @@ use crate::{inputs::Queue, protocol::Input, status::Shared};
 /// How often it is written how far peers have told. A peer that crashes forgets at most so much of it, and
 /// only its own next life judges by what was written; see `docs/identity.md`.
 const HEARD_INTERVAL: Duration = Duration::from_secs(5);
-/// How often the log says so while nothing can be written.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What the threads of the transport ask about peers.
 pub(crate) struct Meetings {
@@ -33,8 +30,8 @@ pub(crate) struct Meetings {
     pub(crate) first: Vec<ReplicaId>,
     /// Whether some of them were not met yet, and the replica waits for that.
     pub(crate) waits: AtomicBool,
-    /// When the log last said that nothing can be written.
-    pub(crate) complained: Mutex<Option<Instant>>,
+    /// Lines of the log that nothing can be written.
+    pub(crate) complaints: Mutex<Repeats>,
     pub(crate) inputs: Queue,
     pub(crate) shared: Arc<Shared>,
 }
@@ -65,10 +62,12 @@ impl Meetings {
 
     /// Writes a line at intervals, since peers call repeatedly.
     fn complain(&self, id: ReplicaId, error: &StorageError) {
-        let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
-        if complained.is_none_or(|at| at.elapsed() >= COMPLAINT_INTERVAL) {
-            *complained = Some(Instant::now());
-            tracing::error!(%id, %error, "this life of a peer is not recognised, since that cannot be written down now");
+        let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(left_out) = complaints.admit(&id.to_string()) {
+            tracing::error!(
+                %id, %error,
+                "this life of a peer is not recognised, since that cannot be written down now{left_out}"
+            );
         }
     }
 
@@ -149,19 +148,20 @@ pub(crate) fn write_what_is_heard(
     groups: &[Arc<Shared>],
     stop: &Receiver<()>,
 ) {
-    let mut said = None;
+    let mut warnings = Repeats::default();
     loop {
         let over = stop.recv_timeout(HEARD_INTERVAL) != Err(RecvTimeoutError::Timeout);
         let reached = (0..).map(GroupId).zip(groups);
         let reached = reached.filter_map(|(group, of)| Some((group, of.reached.load().as_deref().cloned()?)));
         let written = book.heard(&transport.heard()).and_then(|()| book.reach(reached));
-        let written = written.map_err(|error| error.to_string());
-        if let Err(error) = &written
-            && said.as_ref() != Some(error)
+        if let Err(error) = written
+            && let Some(left_out) = warnings.admit(&error.to_string())
         {
-            tracing::warn!(error, "how far peers have told, and what is decided, cannot be written down now");
+            tracing::warn!(
+                %error,
+                "how far peers have told, and what is decided, cannot be written down now{left_out}"
+            );
         }
-        said = written.err();
         if over {
             return;
         }

@@ -527,7 +527,7 @@ fn meetings(config: &Config, first: &Begun, book: &Arc<PeerBook>, inputs: Queue)
         book: Arc::clone(book),
         first: others_at_first(&first.origin, config.me),
         waits: AtomicBool::new(waits),
-        complained: Mutex::default(),
+        complaints: Mutex::default(),
         inputs,
         shared: Arc::clone(&first.shared),
     };

@@ -18,6 +18,7 @@ use synod_replica::{
 };
 use synod_storage::{SnapshotReceiver, SnapshotStore, StorageError};
 use synod_sync::{Planted, channel::Receiver, planted};
+use synod_transport::Repeats;
 use synod_wire::{GroupId, ReplicaId, Slot};
 
 use crate::{
@@ -102,11 +103,13 @@ pub(crate) struct GroupSnapshots {
     pub(crate) receiving: Option<(SnapshotInfo, SnapshotReceiver)>,
     /// When a peer last asked for a piece.
     pub(crate) served: Option<Instant>,
+    /// What goes wrong with them does so again at the next attempt.
+    warnings: Repeats,
 }
 
 impl GroupSnapshots {
     pub(crate) fn new(store: Arc<SnapshotStore>) -> GroupSnapshots {
-        GroupSnapshots { store, receiving: None, served: None }
+        GroupSnapshots { store, receiving: None, served: None, warnings: Repeats::default() }
     }
 }
 
@@ -193,7 +196,10 @@ impl SnapshotStage {
             Ok(read) => _ = self.executor.send(group, Job::Restore(info, Some(read))),
             Err(_) if self.stopping => {}
             Err(error) => {
-                tracing::error!(%group, slot = info.slot.0, %error, "a received snapshot cannot be installed");
+                if let Some(left_out) = self.groups[usize::from(group.0)].warnings.admit("install") {
+                    let slot = info.slot.0;
+                    tracing::error!(%group, slot, %error, "a received snapshot cannot be installed{left_out}");
+                }
                 self.restored(group, info.slot, false);
                 self.tell(group, Event::SnapshotInstalled(None));
             }
@@ -233,8 +239,10 @@ impl SnapshotStage {
                 return false;
             }
         };
-        if let Err(error) = &finished {
-            tracing::error!(%group, slot = info.slot.0, %error, "a received snapshot is not sound");
+        if let Err(error) = &finished
+            && let Some(left_out) = self.groups[place].warnings.admit("sound")
+        {
+            tracing::error!(%group, slot = info.slot.0, %error, "a received snapshot is not sound{left_out}");
         }
         finished.is_ok()
     }
@@ -257,12 +265,18 @@ impl SnapshotStage {
                 if let Some(cut) = cut {
                     self.share(group, MergedFile { cut, group, slot, bytes: *bytes });
                 }
-                if let Err(error) = self.retain(group) {
-                    tracing::warn!(%error, "old snapshots could not be removed");
+                if let Err(error) = self.retain(group)
+                    && let Some(left_out) = self.groups[usize::from(group.0)].warnings.admit("retain")
+                {
+                    tracing::warn!(%error, "old snapshots could not be removed{left_out}");
                 }
             }
             // The log keeps growing until one succeeds, but nothing is lost.
-            Err(error) => tracing::error!(%group, slot = slot.0, %error, "a snapshot could not be written"),
+            Err(error) => {
+                if let Some(left_out) = self.groups[usize::from(group.0)].warnings.admit("write") {
+                    tracing::error!(%group, slot = slot.0, %error, "a snapshot could not be written{left_out}");
+                }
+            }
         }
         self.tell(group, Event::SnapshotTaken(written.ok().map(|bytes| SnapshotInfo { slot, bytes })));
     }
@@ -325,7 +339,9 @@ impl GroupSnapshots {
         let (total, bytes) = match bytes.and_then(|bytes| Ok((self.store.file_bytes(slot)?, bytes))) {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(slot = slot.0, %error, "a snapshot cannot be sent to a peer");
+                if let Some(left_out) = self.warnings.admit("send") {
+                    tracing::warn!(slot = slot.0, %error, "a snapshot cannot be sent to a peer{left_out}");
+                }
                 (0, Bytes::new())
             }
         };
@@ -336,7 +352,9 @@ impl GroupSnapshots {
         match self.add_chunk(info, offset, bytes) {
             Ok(end) => Event::ChunkWritten { slot: info.slot, end },
             Err(error) => {
-                tracing::error!(slot = info.slot.0, %error, "a snapshot cannot be received");
+                if let Some(left_out) = self.warnings.admit("receive") {
+                    tracing::error!(slot = info.slot.0, %error, "a snapshot cannot be received{left_out}");
+                }
                 self.receiving = None;
                 Event::SnapshotInstalled(None)
             }

@@ -14,6 +14,7 @@ use synod_metrics::Durations;
 use synod_replica::{Clocked, Group, ReplicaStatus};
 use synod_storage::Reached;
 use synod_sync::{atomic, time::Instant};
+use synod_transport::{Obstacle, PeerMetrics};
 use synod_wire::{Ballot, Epoch, GroupId, ReplicaId, Slot};
 
 use crate::{merged::MergeView, view::Watchers};
@@ -349,6 +350,17 @@ pub struct PeerLink {
     pub id: ReplicaId,
     /// Since when messages can be sent to it; `None` if they cannot, or if none can come from it.
     pub up_since: Option<Instant>,
+    /// What is in the way of messages to it, as the last attempt to reach it showed.
+    pub obstacle: Option<Obstacle>,
+    /// Whether a replica of its id calls this one, or did a moment ago, welcome or not: its process runs.
+    pub calls: bool,
+}
+
+impl PeerLink {
+    pub(crate) fn of(peer: PeerMetrics) -> PeerLink {
+        let (up_since, calls) = (peer.up_since(), peer.calls());
+        PeerLink { id: peer.peer, up_since, obstacle: peer.obstacle, calls }
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 use prost::Message as _;
 use synod_api::synod::v1::{KvQuery, KvStatusRequest, kv_query::Query};
 use synod_tls::Acceptor;
+use synod_transport::{LeftOut, Repeats};
 use tokio::{
     runtime::{Builder, Handle, Runtime},
     sync::{oneshot, watch},
@@ -47,8 +48,6 @@ pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const PAGES_MAX: u32 = 32;
 /// How long to pause after accepting has failed, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Least time between two warnings that connections are refused.
-const SAY_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a thread may take to drop its tasks. None of them blocks, so this is never needed.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -148,7 +147,7 @@ impl Server {
             server.watches = Some(watches.clone());
         }
         let metrics = Arc::new(Exposition::new(metrics));
-        let rejected = Arc::<Mutex<Sparse>>::default();
+        let rejected = Arc::<Mutex<Repeats>>::default();
         let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
         let feeds = Feeds::new(server.stopping.subscribe());
         let openings = Arc::<Openings>::default();
@@ -281,7 +280,7 @@ impl Server {
             threads,
             places: if purpose == Purpose::Pages { self.pages.clone() } else { self.clients.clone() },
             spare: matches!(purpose, Purpose::Clients | Purpose::Http).then(|| self.spare.clone()),
-            refused: Sparse::default(),
+            refused: Repeats::default(),
             stopping: self.stopping.subscribe(),
         };
         let address = if let At::Tcp(address) = at { Some(address) } else { None };
@@ -328,25 +327,6 @@ async fn ask(replica: impl Replica) {
     let _ = replica.query(query.encode_to_vec().into(), Consistency::Present).await;
 }
 
-/// Limits how often a warning is logged.
-#[derive(Debug, Default)]
-struct Sparse {
-    said: Option<Instant>,
-    others: u64,
-}
-
-impl Sparse {
-    /// How many warnings were suppressed since the last one, or `None` if this one is suppressed as well.
-    fn say(&mut self, now: Instant) -> Option<u64> {
-        if self.said.is_some_and(|said| now.duration_since(said) < SAY_INTERVAL) {
-            self.others += 1;
-            return None;
-        }
-        self.said = Some(now);
-        Some(std::mem::take(&mut self.others))
-    }
-}
-
 /// Begins to listen at an address that was taken.
 struct Opening(Box<dyn FnOnce() -> io::Result<JoinHandle<()>> + Send>);
 
@@ -385,7 +365,7 @@ struct Acceptance<R> {
     places: Places,
     /// Where pages are answered, those for pages when all are taken.
     spare: Option<Places>,
-    refused: Sparse,
+    refused: Repeats,
     stopping: watch::Receiver<bool>,
 }
 
@@ -420,7 +400,7 @@ impl<R: Replica> Acceptance<R> {
                     });
                 }
                 Err(error) => {
-                    if let Some(others) = self.refused.say(Instant::now()) {
+                    if let Some(LeftOut(others)) = self.refused.admit("accept") {
                         warn!(%error, others, "accepting a connection failed");
                     }
                     sleep(ACCEPT_PAUSE).await;
@@ -432,7 +412,7 @@ impl<R: Replica> Acceptance<R> {
     /// Serves a connection on one of the threads, if it has a place.
     fn admit(&mut self, claimed: Claimed, accepted: usize, purpose: Purpose, speaks: Speaks) {
         let Claimed { stream, peer, place, is_spare } = claimed;
-        if is_spare && let Some(others) = self.refused.say(Instant::now()) {
+        if is_spare && let Some(LeftOut(others)) = self.refused.admit("places") {
             warn!(%peer, others, "a connection is refused, but for pages: there are as many as connections_max allows");
         }
         let Some(mut place) = place else { return };
@@ -469,7 +449,7 @@ struct Protocols<R> {
     tls: Option<Acceptor>,
     names_are_users: bool,
     /// Warnings of handshakes that failed, over all connections.
-    rejected: Arc<Mutex<Sparse>>,
+    rejected: Arc<Mutex<Repeats>>,
 }
 
 impl<R> Clone for Protocols<R> {
@@ -547,8 +527,9 @@ impl<R: Replica> Protocols<R> {
 
     /// Tells the operator, now and then, whose handshake failed, in etcd's words.
     fn reject(&self, peer: Remote, error: &io::Error) {
-        let others = self.rejected.lock().unwrap_or_else(PoisonError::into_inner).say(Instant::now());
-        if let Some(others) = others {
+        let kind = format!("{:?} {error}", peer.origin());
+        let others = self.rejected.lock().unwrap_or_else(PoisonError::into_inner).admit(&kind);
+        if let Some(LeftOut(others)) = others {
             warn!(%peer, others, "rejected connection on client endpoint: {error}");
         }
     }

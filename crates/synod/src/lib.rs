@@ -213,8 +213,8 @@ pub use synod_consensus::{
 pub use synod_node::NodeMetrics;
 pub use synod_node::{
     AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, MergeStatus, Merging,
-    Node, NodeStatus, Origin, PeerLink, ReadLogError, StartError, Subscription, Threads, UnknownThreads,
-    View, Watch, recover, restore,
+    Node, NodeStatus, Obstacle, ObstacleKind, Origin, PeerLink, ReadLogError, StartError, Subscription,
+    Threads, UnknownThreads, View, Watch, recover, restore,
 };
 pub use synod_replica::{
     Answer, Change, Choice, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Membership,

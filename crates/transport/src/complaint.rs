@@ -1,81 +1,82 @@
-//! Log lines about repeated failures, at a rate that a person can read.
+//! Warnings about failures that repeat, at a rate that a person can read.
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt, mem,
+    time::{Duration, Instant},
+};
 
-use synod_sync::Mutex;
+/// A warning of the same kind is written again after this time.
+const REPEAT: Duration = Duration::from_secs(60);
+/// Strangers can cause warnings of as many kinds as they like, so at most this many are written in a [`REPEAT`].
+const KINDS_MAX: usize = 32;
 
-use crate::sync::lock;
-
-/// Strangers can cause lines as often as they like, so at most this many are written in a [`WINDOW`].
-const LINES_MAX: u32 = 20;
-const WINDOW: Duration = Duration::from_secs(10);
-/// A complaint that stays the same is written again after this time.
-const REPEAT: Duration = Duration::from_secs(30);
-
-/// Limits the lines of one kind, whatever causes them.
-#[derive(Debug)]
-pub(crate) struct LogLimit {
-    state: Mutex<Window>,
-}
-
-#[derive(Debug)]
-struct Window {
-    since: Instant,
-    lines: u32,
-    suppressed: u64,
-}
-
-impl LogLimit {
-    pub(crate) fn new() -> LogLimit {
-        LogLimit { state: Mutex::new(Window { since: Instant::now(), lines: 0, suppressed: 0 }) }
-    }
-
-    /// Whether a line may be written now; if so, how many lines were suppressed since the last one.
-    pub(crate) fn admit(&self) -> Option<u64> {
-        self.admit_at(Instant::now())
-    }
-
-    fn admit_at(&self, now: Instant) -> Option<u64> {
-        let mut state = lock(&self.state);
-        if now.saturating_duration_since(state.since) >= WINDOW {
-            state.since = now;
-            state.lines = 0;
-        }
-        if state.lines == LINES_MAX {
-            state.suppressed += 1;
-            return None;
-        }
-        state.lines += 1;
-        Some(std::mem::take(&mut state.suppressed))
-    }
-}
-
-/// The complaint about one peer, written when it changes, and at intervals while it stays the same.
+/// Which warnings are written: the first of each kind at once, and then one a minute, with the number of those that were
+/// left out. Of all kinds together there are at most 32 a minute.
 #[derive(Debug, Default)]
-pub(crate) struct Complaint {
-    last: Option<(String, Instant)>,
+pub struct Repeats {
+    kinds: Vec<Kind>,
+    /// Warnings of kinds that are not among these, and were left out.
+    others: u64,
 }
 
-impl Complaint {
-    /// Whether to write `text` now.
-    pub(crate) fn is_due(&mut self, text: &str) -> bool {
-        self.is_due_at(text, Instant::now())
-    }
+#[derive(Debug)]
+struct Kind {
+    /// What is the same in all warnings of the kind.
+    text: String,
+    written: Instant,
+    /// Warnings of this kind since then.
+    left_out: u64,
+}
 
-    fn is_due_at(&mut self, text: &str, now: Instant) -> bool {
-        let due = self
-            .last
-            .as_ref()
-            .is_none_or(|(last, at)| last != text || now.saturating_duration_since(*at) >= REPEAT);
-        if due {
-            self.last = Some((text.to_owned(), now));
+/// How many warnings were left out before the one that is written; the end of its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOut(pub u64);
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            1 => f.write_str(" (an earlier line was left out)"),
+            count => write!(f, " ({count} earlier lines were left out)"),
         }
-        due
+    }
+}
+
+impl Repeats {
+    /// Whether to write a warning of this kind now; if so, how many were left out since the last one.
+    pub fn admit(&mut self, kind: &str) -> Option<LeftOut> {
+        self.admit_at(kind, Instant::now())
     }
 
-    /// Takes note that the cause is gone, so that the next complaint is written.
-    pub(crate) fn clear(&mut self) {
-        self.last = None;
+    fn admit_at(&mut self, kind: &str, now: Instant) -> Option<LeftOut> {
+        let is_over = |kind: &Kind| now.saturating_duration_since(kind.written) >= REPEAT;
+        let left_out = match self.kinds.iter_mut().find(|known| known.text == kind) {
+            Some(known) => {
+                if !is_over(known) {
+                    known.left_out += 1;
+                    return None;
+                }
+                known.written = now;
+                mem::take(&mut known.left_out)
+            }
+            None => {
+                if self.kinds.len() == KINDS_MAX {
+                    let Some(old) = self.kinds.iter().position(is_over) else {
+                        self.others += 1;
+                        return None;
+                    };
+                    self.others += self.kinds.swap_remove(old).left_out;
+                }
+                self.kinds.push(Kind { text: kind.to_owned(), written: now, left_out: 0 });
+                0
+            }
+        };
+        Some(LeftOut(left_out + mem::take(&mut self.others)))
+    }
+
+    /// Forgets what was written, since its causes are gone: the next warning of each kind is written.
+    pub fn clear(&mut self) {
+        *self = Repeats::default();
     }
 }
 
@@ -84,25 +85,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_cut_and_counted() {
-        let limit = LogLimit::new();
-        let start = Instant::now();
-        let written = (0..100).filter(|_| limit.admit_at(start).is_some()).count();
-        assert_eq!(written, LINES_MAX as usize);
-        assert_eq!(limit.admit_at(start + WINDOW * 2), Some(100 - u64::from(LINES_MAX)));
-        assert_eq!(limit.admit_at(start + WINDOW * 2), Some(0));
+    fn a_kind_is_written_once_a_minute_and_what_is_left_out_is_counted() {
+        let (mut repeats, start) = (Repeats::default(), Instant::now());
+        let mut admit = |kind, after| repeats.admit_at(kind, start + after).map(|LeftOut(count)| count);
+        assert_eq!(admit("refused", Duration::ZERO), Some(0));
+        assert_eq!(admit("refused", REPEAT / 2), None);
+        // That kinds alternate makes none of them news.
+        assert_eq!(admit("timeout", REPEAT / 2), Some(0));
+        assert_eq!(admit("refused", REPEAT / 2), None);
+        assert_eq!(admit("refused", REPEAT), Some(2));
+        assert_eq!(admit("timeout", REPEAT), None);
+        repeats.clear();
+        assert_eq!(repeats.admit_at("timeout", start + REPEAT), Some(LeftOut(0)));
     }
 
     #[test]
-    fn only_news_are_told() {
-        let mut complaint = Complaint::default();
-        let start = Instant::now();
-        assert!(complaint.is_due_at("refused", start));
-        assert!(!complaint.is_due_at("refused", start + REPEAT / 2));
-        assert!(complaint.is_due_at("timeout", start + REPEAT / 2));
-        assert!(!complaint.is_due_at("timeout", start + REPEAT));
-        assert!(complaint.is_due_at("timeout", start + REPEAT * 2));
-        complaint.clear();
-        assert!(complaint.is_due_at("timeout", start + REPEAT * 2));
+    fn a_flood_of_kinds_is_cut_and_counted() {
+        let (mut repeats, start) = (Repeats::default(), Instant::now());
+        let kinds: Vec<String> = (0..100).map(|number: u32| number.to_string()).collect();
+        let written = |repeats: &mut Repeats, now| {
+            kinds.iter().filter_map(|kind| repeats.admit_at(kind, now)).collect::<Vec<_>>()
+        };
+        assert_eq!(written(&mut repeats, start).len(), KINDS_MAX);
+        let later = written(&mut repeats, start + REPEAT);
+        assert_eq!((later.len(), later[0]), (KINDS_MAX, LeftOut(100 - KINDS_MAX as u64)));
+    }
+
+    #[test]
+    fn a_line_ends_with_what_was_left_out() {
+        assert_eq!(
+            [0, 1, 229].map(|count| LeftOut(count).to_string()),
+            ["", " (an earlier line was left out)", " (229 earlier lines were left out)"]
+        );
     }
 }

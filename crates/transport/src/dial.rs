@@ -12,8 +12,8 @@ use synod_wire::{Mismatch, Stranger};
 use tracing::{info, warn};
 
 use crate::{
-    Config, Event,
-    complaint::Complaint,
+    Config, Event, ObstacleKind,
+    complaint::Repeats,
     config::{Meeting, NO_TLS, Unrecognised, host, host_and_port, is_dialled_with_tls},
     frame::Frame,
     handshake::{self, HandshakeError, Hello, Life, OTHER_BIRTH, Refusal, Welcome},
@@ -58,18 +58,14 @@ enum DialError {
 pub(crate) fn run(shared: &Shared, link: &Arc<Link>) {
     let config = &shared.config;
     let mut backoff = Backoff::new(config, link);
-    let mut complaint = Complaint::default();
+    let mut warnings = Repeats::default();
     let mut target = link.target();
     let mut told_refused = false;
     while !link.is_stopped() {
         match open(config, link, &target) {
             Ok((stream, welcome)) => {
-                complaint.clear();
                 told_refused = false;
-                let began = Instant::now();
-                run_session(shared, link, &stream, welcome);
-                // A session that ends as soon as it began is as good as a failure.
-                if began.elapsed() >= config.redial_delay_max {
+                if run_session(shared, link, &stream, welcome, &mut warnings) {
                     backoff.reset();
                 }
             }
@@ -87,8 +83,10 @@ pub(crate) fn run(shared: &Shared, link: &Arc<Link>) {
                     backoff.jump();
                 }
                 let text = error.to_string();
+                link.obstructed(target.version, error.obstacle(), &text);
                 let matters = !link.is_stopped() && link.target().version == target.version;
-                if matters && complaint.is_due(&text) {
+                if matters && warnings.admit(&text).is_some() {
+                    // Each attempt would add to the lines that were left out, so their number tells nothing.
                     warn!(peer = %link.id(), address = &*target.address, "cannot reach peer: {text}");
                 }
             }
@@ -100,7 +98,7 @@ pub(crate) fn run(shared: &Shared, link: &Arc<Link>) {
         if latest.version != target.version {
             info!(peer = %link.id(), from = &*target.address, to = &*latest.address, "the peer moved");
             backoff.reset();
-            complaint.clear();
+            warnings.clear();
         }
         target = latest;
     }
@@ -110,6 +108,22 @@ impl DialError {
     /// Whether no process listens there.
     fn is_refused(&self) -> bool {
         matches!(self, DialError::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
+    /// What is in the way of the peer.
+    fn obstacle(&self) -> ObstacleKind {
+        match self {
+            DialError::Connect(_) if self.is_refused() => ObstacleKind::NobodyListens,
+            DialError::Connect(_) | DialError::Interrupted => ObstacleKind::NoConnection,
+            DialError::Handshake(HandshakeError::Refused(Refusal::OtherCluster)) => {
+                ObstacleKind::OtherCluster
+            }
+            DialError::Handshake(HandshakeError::Magic(_) | HandshakeError::Version { .. }) => {
+                ObstacleKind::Misfit
+            }
+            _ if self.is_lasting() => ObstacleKind::Misfit,
+            _ => ObstacleKind::Handshake,
+        }
     }
 
     /// Whether only a change of a configuration can help.
@@ -197,9 +211,16 @@ pub(crate) fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStr
     Err(last)
 }
 
-/// Runs a session from its `Up` to its `Down`.
-fn run_session(shared: &Shared, link: &Arc<Link>, stream: &Stream, welcome: Welcome) {
-    let incarnation = welcome.who.incarnation;
+/// Runs a session from its `Up` to its `Down`. Returns whether it lasted: one that ends as soon as it began is as good
+/// as a failure.
+fn run_session(
+    shared: &Shared,
+    link: &Arc<Link>,
+    stream: &Stream,
+    welcome: Welcome,
+    warnings: &mut Repeats,
+) -> bool {
+    let (began, incarnation) = (Instant::now(), welcome.who.incarnation);
     info!(peer = %link.id(), %incarnation, version = welcome.version, "connected");
     shared.tell(Event::Up { peer: link.id(), incarnation });
     let mut gather = Gather::default();
@@ -214,10 +235,18 @@ fn run_session(shared: &Shared, link: &Arc<Link>, stream: &Stream, welcome: Welc
         write_queue(shared, link, stream, welcome.frame_bytes_max, &mut gather);
     });
     let end = link.leave(gather.frames.drain(..)).unwrap_or(SessionEnd::Stopped);
-    if !matches!(end, SessionEnd::Stopped | SessionEnd::Moved) {
-        warn!(peer = %link.id(), "connection lost: {end}");
+    let lasted = began.elapsed() >= shared.config.redial_delay_max;
+    if lasted {
+        warnings.clear();
+    }
+    let text = format!("connection lost: {end}");
+    if !matches!(end, SessionEnd::Stopped | SessionEnd::Moved)
+        && let Some(left_out) = warnings.admit(&text)
+    {
+        warn!(peer = %link.id(), "{text}{left_out}");
     }
     shared.tell(Event::Down { peer: link.id() });
+    lasted
 }
 
 /// Reads what must never come, so that the end of the peer is noticed at once even when there is nothing to send.

@@ -101,7 +101,7 @@ pub(crate) fn accept(shared: &Arc<Shared>, listeners: &[TcpListener], speak: &[S
                             connections.extend(start_receiver(shared, (stream, speaks), remote, serial));
                         } else {
                             let open = connections.len();
-                            shared.complain(|| {
+                            shared.complain("full", || {
                                 format!("closed a connection from {remote}: there are {open} already")
                             });
                         }
@@ -110,7 +110,7 @@ pub(crate) fn accept(shared: &Arc<Shared>, listeners: &[TcpListener], speak: &[S
                         io::ErrorKind::WouldBlock => break,
                         io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                         _ => {
-                            shared.complain(|| format!("cannot accept a connection: {error}"));
+                            shared.complain("accept", || format!("cannot accept a connection: {error}"));
                             wait_for(&[], wake, Some(ACCEPT_RETRY));
                             break;
                         }
@@ -151,7 +151,9 @@ fn start_receiver(
     match thread::Builder::new().name(format!("receive-{serial}")).spawn(move || receiver.run()) {
         Ok(thread) => Some(Connection { stream: weak, thread, call }),
         Err(error) => {
-            shared.complain(|| format!("closed a connection from {remote}: no thread for it: {error}"));
+            shared.complain("thread", || {
+                format!("closed a connection from {remote}: no thread for it: {error}")
+            });
             None
         }
     }
@@ -223,15 +225,16 @@ impl Receiver {
             Ok(Some(session)) => self.deliver(session),
             Ok(None) => {}
             Err(error) if self.shared.is_stopping() => debug!(remote = %self.remote, "{error}"),
-            Err(error) => self
-                .shared
-                .complain(|| format!("rejected connection on peer endpoint from {}: {error}", self.remote)),
+            Err(error) => self.shared.complain(&format!("{} {error}", self.remote.ip()), || {
+                format!("rejected connection on peer endpoint from {}: {error}", self.remote)
+            }),
         }
         // The stream may be closed already, which is as good.
         _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// The handshake, up to the welcome of a peer or the whole answer to an inquiry, which nothing follows.
+    /// The handshake, up to the welcome of a peer or the whole answer to an inquiry, which nothing follows. `None` if
+    /// nothing follows, or the caller was refused.
     fn admit(&self) -> Result<Option<Session>, HandshakeError> {
         let config = &self.shared.config;
         // Some systems give the stream the listener's mode.
@@ -248,7 +251,7 @@ impl Receiver {
             return Ok(None);
         }
         match caller? {
-            Caller::Replica(hello, version) => self.admit_replica(&hello, version).map(Some),
+            Caller::Replica(hello, version) => self.admit_replica(&hello, version),
             Caller::Inquirer(version) => {
                 inquiry::serve(&self.shared, &self.stream, self.remote, version).map(|()| None)
             }
@@ -269,7 +272,7 @@ impl Receiver {
         if with_tls { self.stream.secure_from(tls, *handshake_timeout) } else { Ok(()) }
     }
 
-    fn admit_replica(&self, hello: &Hello, version: u16) -> Result<Session, HandshakeError> {
+    fn admit_replica(&self, hello: &Hello, version: u16) -> Result<Option<Session>, HandshakeError> {
         let config = &self.shared.config;
         match self.find_link(hello).and_then(|link| self.claim_turn(&link, hello, version).map(|()| link)) {
             Ok(link) => {
@@ -280,21 +283,61 @@ impl Receiver {
                 let incarnation = hello.who.incarnation;
                 debug!(peer = %link.id(), remote = %self.remote, %incarnation, version, "accepted");
                 let (shared, serial) = (Arc::clone(&self.shared), self.serial);
-                Ok(Session { shared, link, serial, version, life: Life::of(&hello.who) })
+                Ok(Some(Session { shared, link, serial, version, life: Life::of(&hello.who) }))
             }
             Err(refusal) => {
-                let Hello { cluster, from, to, who } = hello;
-                self.shared.complain(|| {
-                    format!(
-                        "{} calls as {from} of cluster {cluster}, birth {:016x}, incarnation {} with a log through {}, \
-                         for {to}",
-                        self.remote, who.birth, who.incarnation, who.durable
-                    )
-                });
+                self.tell_of_refused(hello, &refusal);
                 handshake::refuse(&self.stream, &refusal, &config.versions, config.who.incarnation);
-                Err(HandshakeError::Refused(refusal))
+                Ok(None)
             }
         }
+    }
+
+    /// Writes down which replica is refused, and why.
+    fn tell_of_refused(&self, hello: &Hello, refusal: &Refusal) {
+        let Hello { cluster, from, to, who } = hello;
+        let (config, peers) = (&self.shared.config, &self.shared.peers);
+        let link = peers.find(*from);
+        if *refusal == Refusal::UnknownReplica {
+            if link.is_some() {
+                return debug!(peer = %from, remote = %self.remote, "refused: its earlier connections still end");
+            }
+            // It learns of that by itself, and ends.
+            if peers.has_left(*from) {
+                return info!(peer = %from, remote = %self.remote, "refused: it was removed a moment ago");
+            }
+        }
+        if let Some(link) = link.as_deref().filter(|_| *to == config.me) {
+            link.turn_away();
+        }
+        let more = match refusal {
+            Refusal::OtherCluster => {
+                format!(" of cluster {cluster}, and this replica is of {}", config.cluster)
+            }
+            Refusal::WrongDestination => format!(" for {to}, and this replica is {}", config.me),
+            Refusal::OtherHost => {
+                let address = link.map_or_else(String::new, |link| link.target().address.to_string());
+                format!(
+                    "; its certificate is not valid for {}, the host of {address}, which is the peer URL of {from}: give it \
+                     one that is, or start this replica with --peer-skip-client-san-verification",
+                    host(&address)
+                )
+            }
+            Refusal::OldIncarnation | Refusal::OtherBirth | Refusal::Outlived(_) | Refusal::Unwritten => {
+                format!(
+                    ", birth {:016x}, incarnation {} with a log through {}",
+                    who.birth, who.incarnation, who.durable
+                )
+            }
+            _ => String::new(),
+        };
+        // The port of a caller is another one at each attempt.
+        self.shared.complain(&format!("{} {from} {refusal}", self.remote.ip()), || {
+            format!(
+                "rejected connection on peer endpoint from {}, which calls as {from}{more}: {refusal}",
+                self.remote
+            )
+        });
     }
 
     fn find_link(&self, hello: &Hello) -> Result<Arc<Link>, Refusal> {
@@ -314,16 +357,6 @@ impl Receiver {
             && config.tls.as_ref().is_some_and(|tls| tls.checks_hosts)
             && self.stream.is_shown_for_others([host(&address)])
         {
-            self.shared.complain(|| {
-                format!(
-                    "the certificate of {} is not valid for {}, the host of {address}, which is the peer URL of {} as \
-                     which it calls; give it a certificate that is, or start this replica with \
-                     --peer-skip-client-san-verification",
-                    self.remote,
-                    host(&address),
-                    hello.from
-                )
-            });
             return Err(Refusal::OtherHost);
         }
         Ok(link)
@@ -370,9 +403,9 @@ impl Receiver {
                 info!(peer = %link.id(), remote = %self.remote, "replaced by a new connection")
             }
             Some(Ok(())) => info!(peer = %link.id(), remote = %self.remote, "the peer closed its connection"),
-            Some(Err(error)) => self
-                .shared
-                .complain(|| format!("closed the connection from {} ({}): {error}", link.id(), self.remote)),
+            Some(Err(error)) => self.shared.complain(&format!("{} {error}", link.id()), || {
+                format!("closed the connection from {} ({}): {error}", link.id(), self.remote)
+            }),
         }
         drop(turn);
     }

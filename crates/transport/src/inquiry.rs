@@ -15,6 +15,7 @@ use crate::{
     dial,
     handshake::{self, ANSWER_BYTES_MAX, HandshakeError, Refusal},
     stream::Stream,
+    sync::lock,
     transport::Shared,
 };
 
@@ -119,7 +120,7 @@ pub(crate) fn serve(
         Err(HandshakeError::Refused(refusal))
     };
     if is_a_strangers(shared, stream) {
-        shared.complain(|| {
+        shared.complain(&format!("inquiry {}", remote.ip()), || {
             format!(
                 "the certificate of {remote}, which asks for the members, is valid for the host of no member's peer URL; \
                  give it one that is, add it as a member first, or start this replica with \
@@ -131,7 +132,7 @@ pub(crate) fn serve(
     let Some(_permit) = Permit::take(shared) else { return refuse(Refusal::Busy) };
     let answer = (shared.config.answer)();
     if answer.len() > ANSWER_BYTES_MAX {
-        shared.complain(|| {
+        shared.complain("answer", || {
             format!(
                 "the answer to inquiries has {} bytes; at most {ANSWER_BYTES_MAX} can be sent",
                 answer.len()
@@ -140,8 +141,9 @@ pub(crate) fn serve(
         return refuse(Refusal::NoAnswer);
     }
     handshake::answer(stream, &me, &answer, shared.config.handshake_timeout)?;
-    if let Some(suppressed) = shared.inquiry_lines.admit() {
-        info!(%remote, bytes = answer.len(), suppressed, "answered an inquiry");
+    let left_out = lock(&shared.inquiry_lines).admit(&remote.ip().to_string());
+    if let Some(left_out) = left_out {
+        info!(%remote, bytes = answer.len(), "answered an inquiry{left_out}");
     }
     Ok(())
 }

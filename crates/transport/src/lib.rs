@@ -15,7 +15,8 @@
 //!   block, in the sink; TCP then pushes back.
 //! - **Bad input costs only its connection.** Strangers, other clusters, other versions, replaced lives of a peer,
 //!   malformed, oversized or corrupted frames, and bodies that the owner of the transport cannot read end that
-//!   connection, and leave one log line.
+//!   connection, and leave a log line, of each kind one a minute ([`Repeats`]).
+//! - **What is in the way of a peer is told** ([`PeerMetrics::obstacle`]).
 //! - **Peers come, go and move while it runs** ([`TcpSender::set_peers`]); those that stay notice nothing.
 //! - **A replica is its id and its birth**, a number that is as old as its data. A replica that comes back under its id
 //!   with other data is refused, and so is one that forgot what it told, if [`Config::recognise`] says so. Every frame
@@ -58,6 +59,7 @@ mod inquiry;
 mod link;
 mod memory;
 mod network;
+mod obstacle;
 mod peers;
 mod probe;
 mod queue;
@@ -66,10 +68,12 @@ mod stream;
 mod sync;
 mod transport;
 
+pub use complaint::{LeftOut, Repeats};
 pub use config::{Config, Meeting, Outlived, Peer, Recognise, Tls, TransportError, Unrecognised};
 pub use event_loop::{EventLoop, Readiness};
 pub use handshake::{ANSWER_BYTES_MAX, VERSION, VERSION_OLDEST};
 pub use inquiry::{InquireError, inquire};
 pub use memory::MemoryNetwork;
 pub use network::{Connections, Inbox, Network, Sender, Sink, Tcp};
+pub use obstacle::{Obstacle, ObstacleKind};
 pub use transport::{Event, Metrics, PeerMetrics, TcpSender, Transport, Unreadable};

@@ -23,7 +23,7 @@ use synod_sync::{
 use synod_wire::{ClusterId, Encoded, GroupId, Lsn, ReplicaId};
 
 use crate::{
-    Config, Peer, PeerMetrics,
+    Config, Obstacle, ObstacleKind, Peer, PeerMetrics,
     frame::Frame,
     handshake::Life,
     inbound::Turn,
@@ -53,6 +53,8 @@ pub(crate) struct Link {
     latest: Mutex<Option<Life>>,
     /// The nonce of the peer's life, and the last record of its log that something it said rests on.
     heard: Mutex<Option<(u64, Lsn)>>,
+    /// When a replica of this id was last refused that called.
+    turned_away: Mutex<Option<Instant>>,
     /// The version of the session; the oldest while there is none.
     spoken: AtomicU16,
     own: Own,
@@ -153,6 +155,8 @@ struct Outgoing {
     spare: Vec<Arc<Frame>>,
     /// Whether the peer was seen to be alive, so that the next attempt to reach it need not wait.
     redial_now: bool,
+    /// Why the last attempt to reach the peer failed, if it did.
+    obstacle: Option<Obstacle>,
     stopped: bool,
     /// The result of the connection attempt under way.
     dialed: Option<io::Result<TcpStream>>,
@@ -223,6 +227,7 @@ impl Link {
             ready: AtomicBool::new(false),
             latest: Mutex::new(None),
             heard: Mutex::new(None),
+            turned_away: Mutex::new(None),
             spoken: AtomicU16::new(own.oldest),
             own,
             bounds,
@@ -237,6 +242,7 @@ impl Link {
                 rest: Gather::default(),
                 spare: Vec::new(),
                 redial_now: false,
+                obstacle: None,
                 stopped: false,
                 dialed: None,
             }),
@@ -272,6 +278,7 @@ impl Link {
                 return;
             }
             out.target = Target { address: address.into(), version: out.target.version + 1 };
+            out.obstacle = None;
             out.redial_now = true;
             out.end_attempt(SessionEnd::Moved);
         }
@@ -514,6 +521,7 @@ impl Link {
                 end: None,
             };
             out.redial_now = false;
+            out.obstacle = None;
             out.marked = Lsn::ZERO;
             out.probes.begin();
             self.spoken.store(spoken, Relaxed);
@@ -523,6 +531,19 @@ impl Link {
         drop(out);
         self.count_dropped(dropped);
         goes_on
+    }
+
+    /// Takes note of what is in the way at the `version`th address.
+    pub(crate) fn obstructed(&self, version: u64, kind: ObstacleKind, why: &str) {
+        let mut out = lock(&self.out);
+        if out.goes_on(version) {
+            out.obstacle = Some(Obstacle::met(out.obstacle.as_ref(), kind, why));
+        }
+    }
+
+    /// Takes note that a replica that calls as this peer is refused.
+    pub(crate) fn turn_away(&self) {
+        *lock(&self.turned_away) = Some(Instant::now());
     }
 
     /// Ends the session, if there is one that has not ended for another reason.
@@ -634,19 +655,21 @@ impl Link {
     }
 
     pub(crate) fn metrics(&self) -> PeerMetrics {
-        let (connected_since, queue_frames, queue_bytes) = {
+        let (connected_since, obstacle, queue_frames, queue_bytes) = {
             let out = lock(&self.out);
             let began = match out.phase {
                 Phase::Session { began, end: None, .. } => Some(began),
                 _ => None,
             };
-            (began, out.queue.frames(), out.queue.bytes())
+            (began, out.obstacle.clone(), out.queue.frames(), out.queue.bytes())
         };
         let counters = &self.counters;
         PeerMetrics {
             peer: self.id(),
             connected_since,
+            obstacle,
             receiving: counters.receiving.load(Relaxed),
+            turned_away: *lock(&self.turned_away),
             sessions: counters.sessions.load(Relaxed),
             frames_sent: counters.frames_sent.load(Relaxed),
             bytes_sent: counters.bytes_sent.load(Relaxed),

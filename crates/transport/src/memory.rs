@@ -364,7 +364,9 @@ impl Sender for MemorySender {
             PeerMetrics {
                 peer,
                 connected_since: to.began.filter(|_| to.session.is_some()),
+                obstacle: None,
                 receiving,
+                turned_away: None,
                 sessions: to.sessions,
                 frames_sent: to.sent.messages,
                 bytes_sent: to.sent.bytes,

@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use synod_sync::{
     Arc, Condvar, Mutex,
     thread::{self, JoinHandle},
+    time::Instant,
 };
 use synod_wire::ReplicaId;
 use tracing::error;
@@ -29,6 +30,9 @@ use crate::{
 const ENDING_POLL: Duration = Duration::from_millis(20);
 /// Time to wait when the system refuses a thread, before the next attempt.
 const START_RETRY: Duration = Duration::from_secs(1);
+
+/// For how long it is known that a replica was a peer.
+const LEFT_KNOWN: Duration = Duration::from_secs(60);
 
 /// The links to all current peers.
 pub(crate) type Table = Vec<Arc<Link>>;
@@ -53,6 +57,8 @@ struct Change {
     /// Whether the supervising thread has yet to look at the table.
     pending: bool,
     stopping: bool,
+    /// The replicas that were peers until a moment ago.
+    left: Vec<(ReplicaId, Instant)>,
 }
 
 impl Peers {
@@ -91,7 +97,12 @@ impl Peers {
                 }
                 None => Arc::new(Link::new(peer, self.bounds, self.own.clone())),
             };
-            self.table.store(Arc::new(peers.into_iter().map(keep_or_make).collect()));
+            let table: Table = peers.into_iter().map(keep_or_make).collect();
+            let now = Instant::now();
+            change.left.retain(|(_, at)| now.saturating_duration_since(*at) < LEFT_KNOWN);
+            let left = before.iter().map(|link| link.id()).filter(|id| find(&table, *id).is_none());
+            change.left.extend(left.map(|id| (id, now)));
+            self.table.store(Arc::new(table));
             change.pending = true;
         }
         self.changed.notify_one();
@@ -105,6 +116,12 @@ impl Peers {
 
     pub(crate) fn find(&self, id: ReplicaId) -> Option<Arc<Link>> {
         find(&self.table(), id).cloned()
+    }
+
+    /// Whether this replica was a peer until a moment ago.
+    pub(crate) fn has_left(&self, id: ReplicaId) -> bool {
+        let change = lock(&self.change);
+        change.left.iter().any(|(other, at)| *other == id && at.elapsed() < LEFT_KNOWN)
     }
 
     /// Ends all links, permanently. The supervising thread ends when they have ended.
@@ -182,7 +199,7 @@ impl Supervisor {
             self.end_links(&table);
             timeout = match self.start_links(&table) {
                 Err(error) => {
-                    self.shared.complain(|| format!("no thread for a new peer: {error}"));
+                    self.shared.complain("peer", || format!("no thread for a new peer: {error}"));
                     Some(START_RETRY)
                 }
                 Ok(()) if self.ending.is_empty() => None,

@@ -4,12 +4,13 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use synod_metrics::Durations;
 use synod_sync::{
-    Arc,
+    Arc, Mutex,
     atomic::AtomicBool,
     net::{self, TcpListener},
     thread::{self, JoinHandle},
@@ -19,13 +20,14 @@ use synod_wire::{Encoded, GROUPS_SINCE, GroupId, Incarnation, Lsn, ReplicaId};
 use tracing::{error, warn};
 
 use crate::{
-    Config, Peer, TransportError,
-    complaint::LogLimit,
+    Config, Obstacle, Peer, TransportError,
+    complaint::{LeftOut, Repeats},
     handshake::Welcome,
     inbound::{self, Speaks},
     inbox::{Entrance, TcpInbox, inbox},
     network::Sink,
     peers::{self, Peers, Supervisor},
+    sync::lock,
 };
 
 /// What happens between this replica and its peers.
@@ -87,12 +89,12 @@ pub(crate) struct Shared {
     pub(crate) peers: Arc<Peers>,
     /// How many inquiries are being answered.
     pub(crate) inquiries: AtomicUsize,
-    pub(crate) inquiry_lines: LogLimit,
+    pub(crate) inquiry_lines: Mutex<Repeats>,
     sink: Box<Sink>,
     /// Where sessions are handed over that the owner reads itself.
     pub(crate) entrance: Option<Entrance>,
     stopping: AtomicBool,
-    complaints: LogLimit,
+    complaints: Mutex<Repeats>,
 }
 
 impl Shared {
@@ -121,12 +123,11 @@ impl Shared {
         }
     }
 
-    /// Writes a log line about something that strangers may cause at any rate.
-    pub(crate) fn complain(&self, text: impl FnOnce() -> String) {
-        match self.complaints.admit() {
-            Some(0) => warn!("{}", text()),
-            Some(suppressed) => warn!("{} ({suppressed} earlier lines like this were left out)", text()),
-            None => {}
+    /// Writes a log line about something that strangers may cause at any rate: one a minute of a kind.
+    pub(crate) fn complain(&self, kind: &str, text: impl FnOnce() -> String) {
+        let left_out = lock(&self.complaints).admit(kind);
+        if let Some(left_out) = left_out {
+            warn!("{}{left_out}", text());
         }
     }
 }
@@ -237,7 +238,7 @@ impl Transport {
                 oldest: *config.versions.start(),
                 peers: Arc::clone(&peers),
                 unroutable: AtomicU64::new(0),
-                complaints: LogLimit::new(),
+                complaints: Mutex::default(),
             }),
         };
         let inbox = |bell| inbox(bell, config.event_loop.clone());
@@ -246,11 +247,11 @@ impl Transport {
             config,
             peers,
             inquiries: AtomicUsize::new(0),
-            inquiry_lines: LogLimit::new(),
+            inquiry_lines: Mutex::default(),
             sink,
             entrance,
             stopping: AtomicBool::new(false),
-            complaints: LogLimit::new(),
+            complaints: Mutex::default(),
         });
         let mut transport =
             Transport { shared, sender, local_addresses, inbox, wake: None, threads: Vec::new() };
@@ -340,7 +341,14 @@ struct Routes {
     oldest: u16,
     peers: Arc<Peers>,
     unroutable: AtomicU64,
-    complaints: LogLimit,
+    complaints: Mutex<Repeats>,
+}
+
+impl Routes {
+    /// Whether to write that messages of this kind are dropped, and how many lines were left out before.
+    fn admit(&self, kind: &str) -> Option<LeftOut> {
+        lock(&self.complaints).admit(kind)
+    }
 }
 
 impl TcpSender {
@@ -422,8 +430,9 @@ impl TcpSender {
         if length > routes.frame_bytes_max {
             let links = to.iter().filter_map(|id| peers::find(&table, *id));
             links.for_each(|link| link.drop_too_large(length, routes.frame_bytes_max));
-            if routes.complaints.admit().is_some() {
-                error!("dropped a message of {length} bytes: frame_bytes_max is {}", routes.frame_bytes_max);
+            if let Some(left_out) = routes.admit("too large") {
+                let max = routes.frame_bytes_max;
+                error!("dropped a message of {length} bytes: frame_bytes_max is {max}{left_out}");
             }
             return;
         }
@@ -437,8 +446,8 @@ impl TcpSender {
                 }
                 None => {
                     routes.unroutable.fetch_add(1, Relaxed);
-                    if routes.complaints.admit().is_some() {
-                        error!("dropped a message for {id}, which is not a peer");
+                    if let Some(left_out) = routes.admit(&id.to_string()) {
+                        error!("dropped a message for {id}, which is not a peer{left_out}");
                     }
                 }
             }
@@ -454,6 +463,9 @@ impl TcpSender {
         }
     }
 }
+
+/// A replica that runs calls more often than this: an attempt has [`Config::connect_timeout`] and the pause after it.
+const CALLS_WITHIN: Duration = Duration::from_secs(10);
 
 /// The state of a transport at one moment.
 #[derive(Clone, Debug, Default)]
@@ -471,8 +483,12 @@ pub struct PeerMetrics {
     pub peer: ReplicaId,
     /// When the session to it began, if there is one.
     pub connected_since: Option<Instant>,
+    /// What the last attempt to reach it met, if that failed. `None` in a session, and before the first attempt.
+    pub obstacle: Option<Obstacle>,
     /// Whether there is a session from it.
     pub receiving: bool,
+    /// When a replica that called under its id was last refused.
+    pub turned_away: Option<Instant>,
     /// Sessions to it that ever began; all but the first are reconnects.
     pub sessions: u64,
     /// Frames that were handed to the system as a whole.
@@ -508,5 +524,11 @@ impl PeerMetrics {
     #[must_use]
     pub fn up_since(&self) -> Option<Instant> {
         self.connected_since.filter(|_| self.receiving)
+    }
+
+    /// Whether a replica of its id calls this one, or did a moment ago, welcome or not: its process runs.
+    #[must_use]
+    pub fn calls(&self) -> bool {
+        self.receiving || self.turned_away.is_some_and(|at| at.elapsed() < CALLS_WITHIN)
     }
 }

@@ -17,7 +17,7 @@ use common::{
     one_of_two,
 };
 use common::{listeners, welcome};
-use synod_transport::{Config, Event, Transport};
+use synod_transport::{Config, Event, ObstacleKind, Transport};
 use synod_wire::{Incarnation, ReplicaId};
 
 #[test]
@@ -73,12 +73,15 @@ fn a_missing_listener_is_reported_once_between_two_sessions() {
             None => Transport::start(life, |_| Ok(())).unwrap(),
         };
         let next = || events.recv_timeout(common::WAIT_MAX).unwrap();
+        let obstacle = || one.metrics().peers[0].obstacle.clone().map(|obstacle| obstacle.kind);
         assert_eq!(next(), Event::Up { peer: ReplicaId(2), incarnation: Incarnation(incarnation) });
+        assert_eq!(obstacle(), None);
         two.shutdown();
         assert_eq!(next(), Event::Down { peer: ReplicaId(2) });
         assert_eq!(next(), Event::Refused { peer: ReplicaId(2) });
         // The address is dialled about five times in this time.
         assert!(events.recv_timeout(Duration::from_millis(200)).is_err(), "once is enough");
+        assert_eq!(obstacle(), Some(ObstacleKind::NobodyListens));
     }
     one.shutdown();
 }

@@ -21,11 +21,12 @@ use common::{
     hello, hello_born, inquiry, inquiry_in, is_closed, join, listeners, nonce, sealed, verdict, welcome_born,
 };
 use synod_transport::{
-    ANSWER_BYTES_MAX, Config, Event, InquireError, Meeting, Peer, Unrecognised, VERSION, VERSION_OLDEST,
-    inquire,
+    ANSWER_BYTES_MAX, Config, Event, InquireError, Meeting, ObstacleKind, Peer, Unrecognised, VERSION,
+    VERSION_OLDEST, inquire,
 };
 use synod_wire::{
-    Acquaintance, GROUPS_SINCE, GroupId, Incarnation, Introduction, Lsn, Mismatch, ReplicaId, Stranger,
+    Acquaintance, ClusterId, GROUPS_SINCE, GroupId, Incarnation, Introduction, Lsn, Mismatch, ReplicaId,
+    Stranger,
 };
 
 type Book = Arc<Mutex<BTreeMap<u64, u64>>>;
@@ -106,6 +107,25 @@ fn a_replica_that_lost_its_data_is_refused_in_both_directions() {
     let (_, reason) = call(one.address, &hello(CLUSTER, 2, 1, 9));
     assert_eq!(reason, 6);
     one.stop();
+}
+
+#[test]
+fn replicas_of_different_clusters_tell_why_they_have_no_session_and_that_the_other_runs() {
+    let all = listeners(2);
+    let addresses = addresses(&all);
+    let mut all = all.into_iter();
+    let one = Replica::start(config(1, 1, &addresses), all.next().unwrap());
+    let other = Config { cluster: ClusterId(0xbad), ..config(2, 1, &addresses) };
+    let two = Replica::start(other, all.next().unwrap());
+    for (replica, peer) in [(&one, 2), (&two, 1)] {
+        let kind = || replica.metrics(peer).obstacle.map(|obstacle| obstacle.kind);
+        eventually("the obstacle is told", || kind() == Some(ObstacleKind::OtherCluster));
+        eventually("the other one calls", || replica.metrics(peer).calls());
+        let why = replica.metrics(peer).obstacle.unwrap().why;
+        assert!(why.contains("different clusters: --initial-cluster-token"), "{why}");
+    }
+    one.stop();
+    two.stop();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
     num::NonZero,
     path::{Path, PathBuf},
     thread,
@@ -73,7 +74,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     let begun = begun(args, &data_dir)?;
     let asked_for = args.tuning.groups;
     let groups = begun.map_or(asked_for.unwrap_or(Groups::ONE), |begun| begun.groups);
-    let (cluster, me, members, joining) = match begun {
+    let (cluster, me, members, joining, own_url) = match begun {
         Some(Begun { cluster, me, groups }) => {
             if let Some(other) = asked_for.filter(|other| *other != groups) {
                 let why = format!(
@@ -84,10 +85,13 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
                 return wrong("groups", other, why);
             }
             warn_of_another_cluster(args, groups, cluster, &mut warnings);
-            (cluster, me, Vec::new(), None)
+            // The log says by now where the others call this replica.
+            (cluster, me, Vec::new(), None, None)
         }
         None if args.cluster.initial_cluster_state == ClusterState::Existing => {
-            (ClusterId(0), ReplicaId(0), Vec::new(), Some(joining(args)?))
+            let joining = joining(args)?;
+            let own_url = joining.peer_url.clone();
+            (ClusterId(0), ReplicaId(0), Vec::new(), Some(joining), Some(own_url))
         }
         None => {
             let urls = initial_members(args)?;
@@ -95,7 +99,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
             let members: Vec<_> = urls.iter().zip(1..).map(address).collect();
             let own = named_as(args);
             let me = members.iter().find(|member| member.name == own).expect("checked with the list").id;
-            (cluster, me, members, None)
+            (cluster, me, members, None, urls.get(own).cloned())
         }
     };
 
@@ -122,6 +126,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
             node.listen_tls.push(address);
         }
     }
+    warnings.extend(own_url.and_then(|url| called_elsewhere(args, &node, &url)));
     let tls = TlsPlan::check(args, &node, &mut warnings)?;
     node.durability = durability;
     node.segment_bytes = args.tuning.wal_segment_bytes;
@@ -422,6 +427,34 @@ fn check_peer_url(member: &str, url: &str, alone: bool) -> Result<(), ConfigErro
     }
 }
 
+/// A warning if this replica does not listen where the others call it, as far as addresses tell: a name may stand for
+/// any address, and one that is not this machine's may lead to it. --initial-advertise-peer-urls says that the two
+/// differ on purpose.
+fn called_elsewhere(args: &ServeArgs, node: &synod_node::Config, own_url: &str) -> Option<String> {
+    let (host, port) = units::authority(own_url).ok()?.rsplit_once(':')?;
+    let port: u16 = port.parse().ok()?;
+    let ip: Option<IpAddr> = host.trim_start_matches('[').trim_end_matches(']').parse().ok();
+    let is_heard = |at: &SocketAddr| {
+        let is_here = match ip {
+            Some(ip) if ip.is_loopback() || at.ip().is_loopback() => {
+                at.ip().is_unspecified() || at.ip() == ip
+            }
+            _ => true,
+        };
+        is_here && at.port() == port
+    };
+    let listen = if units::asks_for_tls(own_url) { &node.listen_tls } else { &node.listen };
+    if args.cluster.initial_advertise_peer_urls.is_some() || listen.iter().any(is_heard) {
+        return None;
+    }
+    Some(format!(
+        "--listen-peer-urls {}: --initial-cluster has the others call this replica at {own_url}, where it does not listen. \
+         Correct one of the two; if something forwards from there, as a port that a container maps, say so with \
+         --initial-advertise-peer-urls {own_url}",
+        args.member.listen_peer_urls.join(",")
+    ))
+}
+
 /// The replicas that a replica without data asks about the cluster that it joins.
 fn joining(args: &ServeArgs) -> Result<Joining, ConfigError> {
     let name = &args.member.name;
@@ -603,6 +636,44 @@ mod tests {
         assert_eq!(members, [(1, "a", "h1:1"), (2, "b", "h2:1"), (3, "c", "h3:1")]);
         assert_eq!(checked.client_urls, ["http://h2:2"]);
         assert_eq!(checked.node.data_dir, PathBuf::from("b.synod"));
+    }
+
+    #[test]
+    fn a_replica_that_does_not_listen_where_the_others_call_it_is_warned() {
+        let warned = |own: &str, listen: &str, more: &str| {
+            let line = format!(
+                "--name a --initial-cluster a={own},b=http://h2:1 --listen-peer-urls {listen} --data-dir /nowhere {more}"
+            );
+            let warnings = checked(&line).expect(&line).warnings;
+            warnings.iter().any(|warning| {
+                let names_both = warning.contains(listen) && warning.contains(own);
+                names_both && warning.contains("--initial-cluster has the others call this replica at")
+            })
+        };
+        let own = "http://10.0.0.1:2380";
+        for (own, listen) in [
+            (own, "http://0.0.0.0:2380"),
+            (own, "http://10.0.0.1:2380"),
+            // The address of a machine may be mapped to the one that it has itself.
+            (own, "http://172.17.0.2:2380"),
+            ("http://node-1:2380", "http://127.0.0.1:2380"),
+            ("http://127.0.0.1:2380", "http://127.0.0.1:2380,http://10.0.0.1:2380"),
+            ("http://[::1]:2380", "http://[::]:2380"),
+        ] {
+            assert!(!warned(own, listen, ""), "{own} {listen}");
+        }
+        for (own, listen) in [
+            (own, "http://0.0.0.0:2390"),
+            (own, "http://127.0.0.1:2380"),
+            ("http://node-1:2381", "http://0.0.0.0:2380"),
+            ("http://127.0.0.1:2380", "http://10.0.0.1:2380"),
+        ] {
+            assert!(warned(own, listen, ""), "{own} {listen}");
+            let joins = "--initial-cluster-state existing";
+            assert!(warned(own, listen, joins), "{own} {listen} {joins}");
+            let on_purpose = format!("--initial-advertise-peer-urls {own}");
+            assert!(!warned(own, listen, &on_purpose), "{own} {listen} {on_purpose}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use synod_node::{AskError, Origin, Tls};
+use synod_node::{AskError, Origin, Repeats, Tls};
 use synod_replica::{Member, Standing};
 use synod_wire::{Groups, ReplicaId};
 
@@ -32,6 +32,7 @@ pub struct Joining {
 /// Asks the other replicas until one answers, and finds this replica among the members.
 pub fn join(joining: &Joining, tls: Option<&Tls>, stop: &AtomicBool) -> Result<(ReplicaId, Origin), Failure> {
     let deadline = Instant::now() + WAIT_MAX;
+    let mut warnings = Repeats::default();
     tracing::info!(others = joining.others.join(","), "asking who belongs to the cluster");
     let origin = loop {
         match Origin::ask_blocking(joining.others.iter().map(String::as_str), tls, WAIT_MAX) {
@@ -45,7 +46,11 @@ pub fn join(joining: &Joining, tls: Option<&Tls>, stop: &AtomicBool) -> Result<(
                      --initial-cluster; give --initial-cluster-state new if the cluster is to begin now"
                 )));
             }
-            Err(error) => tracing::warn!("{error}; trying again"),
+            Err(error) => {
+                if warnings.admit(&error.to_string()).is_some() {
+                    tracing::warn!("{error}; trying again");
+                }
+            }
         }
         thread::sleep(PAUSE);
     };

@@ -1,5 +1,6 @@
 //! What a running replica does about its own membership: if it joins, it finds out when it may serve clients; it tells
-//! the group its name and its client URLs; and it finds out if it was removed while it was away.
+//! the group its name and its client URLs; it finds out what keeps it from other members, and if it was removed while it
+//! was away.
 //!
 //! Names and client URLs are published through the log, as etcd does: each replica knows only its own, and
 //! all must begin with the same group.
@@ -13,11 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use synod_node::{AskError, ChangeError, Handle, Origin, Tls};
+use synod_node::{AskError, ChangeError, Handle, Origin, Repeats, Tls};
 use synod_replica::{Change, Group, Member, Refusal, RequestError};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
-use super::units;
+use super::{
+    obstacles::{Obstacles, PATIENCE},
+    units,
+};
 use crate::failure::Failure;
 
 /// The time between two looks.
@@ -30,8 +34,10 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How long a replica is without a leader before it asks the others whether it is still a member, and how
 /// long it waits between two such questions.
 const LEADERLESS_MAX: Duration = Duration::from_secs(5);
-/// How often a replica that joins, and cannot serve clients yet, says why.
+/// How long a replica that joins, and cannot serve clients yet, waits before it says why.
 const JOINING_INTERVAL: Duration = Duration::from_secs(10);
+/// The time between two looks at what is in the way of other members.
+const OBSTACLES_INTERVAL: Duration = Duration::from_secs(1);
 /// Programs that start etcd wait for this message: the replica has a leader, and the cluster knows where it serves
 /// clients.
 const READY: &str = "ready to serve client requests";
@@ -52,6 +58,8 @@ pub struct Membership {
     pub client_urls: Vec<String>,
     /// TLS with other replicas.
     pub tls: Option<Tls>,
+    /// What keeps this replica from other members.
+    pub obstacles: Arc<Obstacles>,
 }
 
 /// A handle on the thread that looks after the membership.
@@ -108,10 +116,16 @@ impl Membership {
         let mut publish_at = Instant::now();
         let mut retry = RETRY_MIN;
         let mut led_at = Instant::now();
-        let mut was_led = false;
         let mut was_ready = false;
+        let mut look_at = Instant::now() + PATIENCE;
+        let mut obstacles = Vec::new();
+        let mut warnings = Repeats::default();
         while !watch.stop.load(Ordering::Acquire) {
             thread::sleep(GLANCE_INTERVAL);
+            if Instant::now() >= look_at {
+                self.tell_of_obstacles(&mut obstacles, &mut warnings);
+                look_at = Instant::now() + OBSTACLES_INTERVAL;
+            }
             let now = Instant::now();
             if !watch.open.load(Ordering::Acquire) {
                 continue;
@@ -120,19 +134,15 @@ impl Membership {
             let left = self.handle.group().member(self.me).is_none();
             if left || self.handle.status().leader.is_none() {
                 if now - led_at >= LEADERLESS_MAX {
-                    if self.was_removed() {
+                    if self.was_removed(&mut warnings) {
                         watch.removed.store(true, Ordering::Release);
                         return;
-                    }
-                    // A replica that has had a leader is of the same cluster as the others.
-                    if !was_led && !left {
-                        self.tell_of_other_groups();
                     }
                     led_at = Instant::now();
                 }
                 continue;
             }
-            (led_at, was_led) = (now, true);
+            led_at = now;
             if now < publish_at {
                 continue;
             }
@@ -155,7 +165,9 @@ impl Membership {
                         retry = (retry * 2).min(RETRY_MAX);
                     }
                     Err(refusal) => {
-                        tracing::warn!(%refusal, "name and client URLs cannot be published");
+                        if let Some(left_out) = warnings.admit("published") {
+                            tracing::warn!(%refusal, "name and client URLs cannot be published{left_out}");
+                        }
                         publish_at = now + RETRY_MAX;
                     }
                 }
@@ -171,6 +183,7 @@ impl Membership {
     fn join(&self, watch: &Watch, runtime: &tokio::runtime::Runtime) -> bool {
         let mut told_at = Instant::now();
         let mut asked_at = told_at;
+        let mut warnings = Repeats::default();
         let joins = self.groups_joined().next().is_some();
         if joins {
             tracing::info!(name = self.name, "this replica joins: clients are served once it has caught up");
@@ -197,11 +210,13 @@ impl Membership {
             let now = Instant::now();
             if now - told_at >= JOINING_INTERVAL {
                 told_at = now;
-                tracing::warn!("this replica joins, and does not serve clients yet: {why}");
+                if warnings.admit("joins").is_some() {
+                    tracing::warn!("this replica joins, and does not serve clients yet: {why}");
+                }
             }
             if now - asked_at >= LEADERLESS_MAX {
                 asked_at = now;
-                if self.was_removed() {
+                if self.was_removed(&mut warnings) {
                     watch.removed.store(true, Ordering::Release);
                     return false;
                 }
@@ -237,23 +252,20 @@ impl Membership {
         addresses(self.handle.group().known().filter(|member| member.id != self.me))
     }
 
-    /// Says which replicas were started with another number of groups: this one and they refuse each other.
-    fn tell_of_other_groups(&self) {
-        for address in self.addresses() {
-            let told = Origin::ask_blocking([address.as_str()], self.tls.as_ref(), ASK_TIMEOUT);
-            if let Some(other) = told.ok().and_then(|told| self.groups.of(self.cluster, told.cluster)) {
-                let own = self.groups;
-                tracing::error!(
-                    "the replica at {address} was started with --groups {other}, and this one with --groups {own}: they \
-                     are of different clusters and refuse each other. Delete the data directory of the one that was \
-                     started with the wrong number, and start it with that of the others"
-                );
+    /// Says what is in the way of other members now and was not at the last look, whose lines are `told`.
+    fn tell_of_obstacles(&self, told: &mut Vec<String>, warnings: &mut Repeats) {
+        self.obstacles.ask(&self.handle, self.cluster, self.groups, self.tls.as_ref());
+        let lines = self.obstacles.lines(&self.handle.group(), &self.handle.status());
+        for line in lines.iter().filter(|line| !told.contains(line)) {
+            if warnings.admit(line).is_some() {
+                tracing::warn!("{line}");
             }
         }
+        *told = lines;
     }
 
     /// Asks the other replicas whether this one was removed, from every group.
-    fn was_removed(&self) -> bool {
+    fn was_removed(&self, warnings: &mut Repeats) -> bool {
         let addresses = self.addresses();
         let Ok(told) = ask(&addresses, self.tls.as_ref()) else {
             return false;
@@ -263,7 +275,9 @@ impl Membership {
         }
         let needed =
             self.others.iter().position(|handle| is_needed(&handle.group(), self.me, self.tls.as_ref()));
-        if let Some(number) = needed.map(|place| place + 1) {
+        if let Some(number) = needed.map(|place| place + 1)
+            && warnings.admit("needed").is_some()
+        {
             tracing::error!(
                 "this replica was removed from the cluster. It votes in group {number}, as far as it knows, and no other \
                  voter of that group answers: it goes on, since the group may not decide anything without it"

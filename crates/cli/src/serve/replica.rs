@@ -16,6 +16,8 @@ use synod_server::{
 use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
 
+use super::obstacles::Obstacles;
+
 /// The time between two looks whether another replica leads.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(10);
 /// The time between two requests to hand the leadership over, in case the first had no effect.
@@ -48,6 +50,8 @@ pub struct Fixed {
     pub learners_max: u32,
     /// How long a transfer of the leadership may take.
     pub transfer_timeout: Duration,
+    /// What keeps this replica from other members, as far as that is known.
+    pub obstacles: Arc<Obstacles>,
 }
 
 impl Served {
@@ -215,12 +219,10 @@ impl Replica for Served {
         let away = in_the_log.is_away(self.fixed.me);
         let mut troubles = Vec::new();
         let waits_for: Vec<String> = status.waits_for.iter().map(|&id| group.name_of(id)).collect();
-        if !waits_for.is_empty() {
-            troubles.push(format!(
-                "synod: this replica of a new cluster has never met {}, and does not vote before it has; start them, \
-                 or see --begin-without-all",
-                waits_for.join(", ")
-            ));
+        // The connections are those of all groups, and the members those of the first one.
+        if self.number == 0 {
+            let lines = self.fixed.obstacles.lines(&in_the_log, &status);
+            troubles.extend(lines.iter().map(|line| format!("synod: {line}")));
         }
         let forked: Vec<String> = status.forked_with.iter().map(|&id| group.name_of(id)).collect();
         if !forked.is_empty() {

@@ -85,6 +85,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
         durability: config.durability.to_string(),
         learners_max: args.etcd.max_learners,
         transfer_timeout: args.tuning.request_timeout,
+        obstacles: Arc::default(),
     };
     let peer_tls = config.tls.clone();
     let told = config.joins.as_ref().map(|origin| origin.present.clone());
@@ -116,6 +117,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
         name: fixed.name.clone(),
         client_urls,
         tls: peer_tls,
+        obstacles: Arc::clone(&fixed.obstacles),
     };
     let answer_bytes_max = node.handle().limits().answer_bytes_max;
     let registry = registry(&node, &server_config, process);

@@ -11,10 +11,17 @@
 //! of the cost 31, which a user with the role root can give, would take a thread for a day. It is refused when it is
 //! given. Where one is stored nobody logs in with it, and the log says so.
 
-use std::{fmt::Display, hint::black_box, num::NonZero, thread};
+use std::{
+    fmt::Display,
+    hint::black_box,
+    num::NonZero,
+    sync::{Mutex, PoisonError},
+    thread,
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use synod_kv::KvError;
+use synod_transport::Repeats;
 use tokio::sync::oneshot;
 use tonic::Status;
 use tracing::warn;
@@ -43,6 +50,8 @@ const COST_TAKEN: u32 = 16;
 pub(crate) struct Passwords {
     cost: u32,
     logins: Logins,
+    /// Warnings that somebody cannot log in.
+    warnings: Mutex<Repeats>,
 }
 
 /// A password that somebody gives. It has no text, which could come into a message of the log.
@@ -54,7 +63,7 @@ pub(crate) struct Attempt {
 impl Passwords {
     pub(crate) fn new(cost: u32) -> Passwords {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        Passwords { cost, logins: Logins::new((processors / 2).clamp(1, 4)) }
+        Passwords { cost, logins: Logins::new((processors / 2).clamp(1, 4)), warnings: Mutex::default() }
     }
 
     /// The hash of a password, in base64, for somebody who may manage users.
@@ -105,10 +114,13 @@ impl Passwords {
         let is_taken = self.check(&hash).is_ok();
         if !is_taken && !hash.is_empty() {
             // The client hears that the password is wrong: another answer would tell that there is such a user.
-            warn!(
-                user = attempt.user,
-                "nobody logs in with a hash that costs too much or is none; set the password again"
-            );
+            let left_out = self.warnings.lock().unwrap_or_else(PoisonError::into_inner).admit(&attempt.user);
+            if let Some(left_out) = left_out {
+                warn!(
+                    user = attempt.user,
+                    "nobody logs in with a hash that costs too much or is none; set the password again{left_out}"
+                );
+            }
         }
         let compare = move || {
             let hash = decoded(&hash).filter(|_| is_taken);

@@ -120,8 +120,13 @@ impl fmt::Display for Refusal {
                 );
             }
             Refusal::Version(None) => "it speaks another version of the transport",
-            Refusal::OtherCluster => "the two replicas belong to different clusters",
-            Refusal::UnknownReplica => "the caller is not among the peers of the replica called",
+            Refusal::OtherCluster => {
+                "the two replicas belong to different clusters: --initial-cluster-token, --initial-cluster, --groups or flags \
+                 of the group differed when they were started first, or one has the data directory of another cluster"
+            }
+            Refusal::UnknownReplica => {
+                "the caller is not among the peers of the replica called: it was removed, or is not known there yet"
+            }
             Refusal::WrongDestination => "another replica than the one called listens there",
             Refusal::OldIncarnation => "a later incarnation of the caller was seen already",
             Refusal::OtherBirth => OTHER_BIRTH,
