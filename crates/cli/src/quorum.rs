@@ -1,5 +1,5 @@
-//! Finds out why a request was not served: whether the cluster has not begun yet, which voters answer, what those that do
-//! say of themselves, and whether an endpoint speaks TLS that was called without.
+//! Finds out why a request was not served: whether the cluster has not begun yet, which voters answer, what those that
+//! do say of themselves, and whether an endpoint speaks TLS that was called without.
 
 use std::{collections::BTreeMap, io, time::Duration};
 

@@ -10,8 +10,8 @@ const REPEAT: Duration = Duration::from_secs(60);
 /// Strangers can cause warnings of as many kinds as they like, so at most this many are written in a [`REPEAT`].
 const KINDS_MAX: usize = 32;
 
-/// Which warnings are written: the first of each kind at once, and then one a minute, with the number of those that were
-/// left out. Of all kinds together there are at most 32 a minute.
+/// Which warnings are written: the first of each kind at once, and then one a minute, with the number of those that
+/// were left out. Of all kinds together there are at most 32 a minute.
 #[derive(Debug, Default)]
 pub struct Repeats {
     kinds: Vec<Kind>,

@@ -1,6 +1,6 @@
 //! What a running replica does about its own membership: if it joins, it finds out when it may serve clients; it tells
-//! the group its name and its client URLs; it finds out what keeps it from other members, and if it was removed while it
-//! was away.
+//! the group its name and its client URLs; it finds out what keeps it from other members, and if it was removed while
+//! it was away.
 //!
 //! Names and client URLs are published through the log, as etcd does: each replica knows only its own, and
 //! all must begin with the same group.

@@ -14,16 +14,16 @@ use synod_wire::{ClusterId, Groups, ReplicaId};
 
 use super::units;
 
-/// How long a member that has met this replica before may be kept from it until an operator hears of it: a change of the
-/// members does not reach all at one moment.
+/// How long something may be in the way until an operator hears of it: members of a new cluster do not start at one
+/// moment, and a change of the members does not reach all at one moment.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 /// How often a member of another cluster is asked what it was started with.
 const ASK_INTERVAL: Duration = Duration::from_secs(60);
 /// How long its answer may take.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// What may differ where it is not known what does.
-const SOMETHING: &str = "--initial-cluster-token, --initial-cluster, --groups or flags of the group differed when it was \
-                         started first, or it has the data directory of another cluster";
+const SOMETHING: &str = "--initial-cluster-token, --initial-cluster, --groups or flags of the group differed when it \
+                         was started first, or it has the data directory of another cluster";
 
 /// What this replica knows of members that belong to other clusters.
 #[derive(Debug, Default)]
