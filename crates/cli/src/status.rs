@@ -46,7 +46,43 @@ impl From<Error> for Silence {
             Error::Refused { .. } => "refused",
             _ => "unreachable",
         };
-        Silence { state, why: error.to_string(), name: String::new() }
+        let why = match error {
+            // Each endpoint is asked once.
+            Error::Unavailable { endpoint, cause, .. } => format!("{endpoint}: {cause}"),
+            error => error.to_string(),
+        };
+        Silence { state, why, name: String::new() }
+    }
+}
+
+/// The rows, of which those after the first `told` are of endpoints that no member has told: such a row counts if it is
+/// of one of the members that have told none, `silent`. The others of these come last.
+fn with_unstarted(mut asked: Vec<Asked>, told: usize, silent: &[Member]) -> Vec<Asked> {
+    let is_of = |asked: &Asked, member: &Member| {
+        asked.answer.as_ref().is_ok_and(|status| status.replica == member.id)
+    };
+    let mut row = 0;
+    asked.retain(|asked| {
+        row += 1;
+        row <= told || silent.iter().any(|member| is_of(asked, member))
+    });
+    let has_no_row = |member: &&Member| !asked.iter().any(|asked| is_of(asked, member));
+    let unstarted: Vec<Asked> = silent.iter().filter(has_no_row).map(unstarted).collect();
+    asked.extend(unstarted);
+    asked
+}
+
+/// Names the members that gave no status, as far as the others know them by their endpoints.
+fn name_silent(asked: &mut [Asked], mut names: BTreeMap<String, String>) {
+    let groups = asked.iter().filter_map(|asked| asked.answer.as_ref().ok()?.group.as_ref());
+    for member in groups.flat_map(|group| &group.members) {
+        names.extend(member.client_urls.iter().map(|url| (url.clone(), member.name.clone())));
+    }
+    for Asked { endpoint, answer } in asked {
+        if let (Err(silence), Some(name)) = (answer, names.get(&*endpoint)) {
+            silence.why = format!("{name} at {}", silence.why);
+            silence.name.clone_from(name);
+        }
     }
 }
 
@@ -65,25 +101,33 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
     let asked = given.run(async {
         let mut silent = Vec::new();
         let mut names = BTreeMap::new();
+        let mut told = usize::MAX;
         if args.cluster {
             let members = args.client.client()?.member_list(false).await?.members;
             // Before a new group has decided anything, no member has told its URLs: then the given endpoints are asked.
             if members.iter().any(|member| !member.client_ur_ls.is_empty()) {
-                silent.extend(members.iter().filter(|member| member.client_ur_ls.is_empty()).map(unstarted));
+                let mut urls = Vec::new();
                 for member in &members {
+                    urls.extend(member.client_ur_ls.iter().cloned());
                     names.extend(member.client_ur_ls.iter().map(|url| (url.clone(), member.name.clone())));
                 }
-                args.client.endpoints = members.into_iter().flat_map(|member| member.client_ur_ls).collect();
+                told = urls.len();
+                silent.extend(members.into_iter().filter(|member| member.client_ur_ls.is_empty()));
+                // A member that has told none yet may be one of those that the user knows.
+                if !silent.is_empty() {
+                    let given = args.client.endpoints.iter().filter(|url| !names.contains_key(*url));
+                    urls.extend(given.cloned());
+                }
+                args.client.endpoints = urls;
             }
         }
         let client = args.client.client()?;
         let answers = client.native_status().await.into_iter().map(|answer| answer.map_err(Silence::from));
         let asked = client.endpoints().map(str::to_owned).zip(answers);
-        let asked = asked.map(|(endpoint, answer)| {
-            let name = names.get(&endpoint).cloned().unwrap_or_default();
-            Asked { endpoint, answer: answer.map_err(|silence| Silence { name, ..silence }) }
-        });
-        Ok(asked.chain(silent).collect::<Vec<_>>())
+        let asked = asked.map(|(endpoint, answer)| Asked { endpoint, answer }).collect();
+        let mut asked = with_unstarted(asked, told, &silent);
+        name_silent(&mut asked, names);
+        Ok(asked)
     })?;
     // How far the cluster is, as far as any replica that was asked knows.
     let newest =
@@ -581,6 +625,49 @@ mod tests {
         let ordering = "Ordering    n1, n3: raft, election term, dissemination balanced\n            n2: raft, election term\n";
         assert!(text.contains(ordering), "{text}");
         assert!(text.contains("Durability  n1, n3: sync\n            n2: async\n"), "{text}");
+    }
+
+    #[test]
+    fn a_member_that_answers_is_not_called_unstarted_though_it_has_told_no_address() {
+        let row = |endpoint: &str, replica: u64| Asked {
+            endpoint: endpoint.into(),
+            answer: Ok(StatusResponse { replica, ..StatusResponse::default() }),
+        };
+        let member = |id: u64| Member { id, name: format!("n{id}"), ..Member::default() };
+        // The first has told its address; the user knows two more, one by another address.
+        let asked = vec![row("http://a:1", 1), row("http://other:1", 1), row("http://b:1", 2)];
+        let rows = with_unstarted(asked, 1, &[member(2), member(3)]);
+        let told: Vec<_> = rows.iter().map(|row| (&*row.endpoint, row.answer.is_ok())).collect();
+        assert_eq!(told, [("http://a:1", true), ("http://b:1", true), ("", false)]);
+        assert!(rows[2].answer.as_ref().is_err_and(|silence| silence.name == "n3"));
+    }
+
+    #[test]
+    fn a_member_that_gives_no_status_is_named_by_those_that_know_its_endpoint() {
+        use synod_client::native::{Group, GroupMember};
+        let member = GroupMember {
+            name: "n2".into(),
+            client_urls: vec!["http://b:1".into()],
+            ..GroupMember::default()
+        };
+        let group = Some(Group { members: vec![member], ..Group::default() });
+        let answer = Ok(StatusResponse { group, ..StatusResponse::default() });
+        let error = |endpoint: &str| Error::Unavailable {
+            attempts: 1,
+            endpoint: endpoint.into(),
+            cause: "Connection refused".into(),
+            reached: false,
+        };
+        let mut asked = vec![Asked { endpoint: "http://a:1".into(), answer }];
+        asked.extend(
+            ["http://b:1", "http://c:1"]
+                .map(|endpoint| Asked { endpoint: endpoint.into(), answer: Err(error(endpoint).into()) }),
+        );
+        name_silent(&mut asked, BTreeMap::new());
+        let told = asked[1..].iter().map(|asked| asked.answer.as_ref().err().expect("it is silent"));
+        let told: Vec<_> = told.map(|silence| (&*silence.name, &*silence.why)).collect();
+        let known = ("n2", "n2 at http://b:1: Connection refused");
+        assert_eq!(told, [known, ("", "http://c:1: Connection refused")]);
     }
 
     #[test]

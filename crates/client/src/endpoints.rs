@@ -425,14 +425,17 @@ pub(crate) fn refused(endpoint: String, status: &Status, in_doubt: bool) -> Erro
 
 /// A status for people. Tonic reports a lost connection as "transport error"; the cause says more.
 pub(crate) fn describe(status: &Status) -> String {
-    let mut text = status.message().to_owned();
+    let mut parts = vec![status.message().to_owned()];
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
         let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
+        if !parts.iter().any(|part| part.contains(&more)) {
+            parts.push(more);
         }
         cause = error.source();
     }
-    text
+    if parts.len() > 1 {
+        parts.retain(|part| part != "transport error");
+    }
+    parts.join(": ")
 }

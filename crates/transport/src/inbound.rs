@@ -296,6 +296,9 @@ impl Receiver {
     /// Writes down which replica is refused, and why.
     fn tell_of_refused(&self, hello: &Hello, refusal: &Refusal) {
         let Hello { cluster, from, to, who } = hello;
+        if self.shared.is_stopping() {
+            return debug!(peer = %from, remote = %self.remote, "refused: this replica stops");
+        }
         let (config, peers) = (&self.shared.config, &self.shared.peers);
         let link = peers.find(*from);
         if *refusal == Refusal::UnknownReplica {
