@@ -28,6 +28,15 @@ pub fn check(serve: &Command, flag: &str, value: &str) -> Result<(), String> {
     parsed.map(drop).map_err(|error| reason(&error))
 }
 
+/// The flag that is most like this name, which is none, if one is like it.
+pub fn similar(serve: &Command, name: &str) -> Option<String> {
+    let parsed = serve.clone().no_binary_name(true).try_get_matches_from([format!("--{name}")]);
+    match parsed.err()?.get(ContextKind::SuggestedArg)? {
+        ContextValue::String(flag) => Some(flag.trim_start_matches("--").to_owned()),
+        _ => None,
+    }
+}
+
 /// A value as it would be typed after the flag.
 fn plain(value: &Value) -> Option<String> {
     match value {

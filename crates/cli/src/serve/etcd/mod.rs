@@ -201,10 +201,12 @@ fn entries(path: &Path, serve: &Command) -> Result<Vec<(String, String)>, String
             if yaml::is_security(&key) && value == "false" {
                 continue;
             }
-            let shown =
-                serve.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "config_file");
-            let names: Vec<_> = shown.filter_map(|arg| arg.get_long()).collect();
-            return Err(format!("unknown key '{key}'; accepted: {}, and etcd's", names.join(", ")));
+            let similar = file::similar(serve, &key);
+            let similar = similar.map_or_else(String::new, |name| format!("; did you mean '{name}'?"));
+            return Err(format!(
+                "unknown key '{key}'{similar}; accepted: the flags that `synod serve --help` lists, without their dashes, and \
+                 etcd's"
+            ));
         };
         file::check(serve, &flag, &value).map_err(|why| format!("{key} = {value}: {why}"))?;
         entries.push((flag, value));
@@ -358,7 +360,9 @@ mod tests {
             entries(&file, &serve()).unwrap_err()
         };
         let cases = [
-            ("nane = 'x'", "unknown key 'nane'"),
+            ("nane = 'x'", "unknown key 'nane'; did you mean 'name'?; accepted: the flags"),
+            ("elektion-timeout = 5", "did you mean 'election-timeout'?"),
+            ("qqqq = 'x'", "unknown key 'qqqq'; accepted: the flags that `synod serve --help` lists"),
             ("config-file = 'x'", "unknown key 'config-file'"),
             ("window-max = 0", "window-max = 0: 0 is not in 1.."),
             ("protocol = 'rafft'", "accepted: multipaxos"),
