@@ -29,6 +29,9 @@ pub struct TlsPlan {
     checks_hosts: bool,
 }
 
+/// The flag of URLs for pages.
+const METRICS: &str = "listen-metrics-urls";
+
 /// TLS towards clients, or towards other replicas.
 #[derive(Debug)]
 struct Side {
@@ -59,6 +62,8 @@ struct Flags<'a> {
     hostnames: (&'static str, &'a [String]),
     makes: (&'static str, bool),
     listens: (&'static str, &'a [String]),
+    /// Those of these URLs that another flag gives.
+    others: &'a [(&'static str, &'a [String])],
     folder: &'static str,
 }
 
@@ -85,12 +90,12 @@ impl TlsPlan {
                 }
                 _ => wrong("tls-min-version", tls_min_version, error),
             })?;
-        let urls = [
-            &args.member.listen_client_urls,
-            &args.etcd.listen_client_http_urls,
-            &args.member.listen_metrics_urls,
+        let others = [
+            ("listen-client-http-urls", &args.etcd.listen_client_http_urls[..]),
+            (METRICS, &args.member.listen_metrics_urls[..]),
         ];
-        let client_urls: Vec<String> = urls.into_iter().flatten().cloned().collect();
+        let urls = [&args.member.listen_client_urls[..]].into_iter().chain(others.map(|(_, urls)| urls));
+        let client_urls: Vec<String> = urls.flatten().cloned().collect();
         let secure = client_urls.iter().find(|url| units::asks_for_tls(url));
         if let Some(url) = secure.filter(|url| args.member.listen_metrics_urls.contains(url))
             && args.tls.cert_file.is_none()
@@ -98,9 +103,9 @@ impl TlsPlan {
         {
             let why = "client TLS key/cert (--cert-file, --key-file) must be provided for metrics secure url; or \
                        --auto-tls makes one";
-            return wrong("listen-metrics-urls", url, why);
+            return wrong(METRICS, url, why);
         }
-        let clients = side(&of_clients(&args.tls, &client_urls), false, warnings)?;
+        let clients = side(&of_clients(&args.tls, &client_urls, &others), false, warnings)?;
         let named = args.cluster.initial_cluster.iter().filter_map(|pair| pair.split_once('='));
         let calls = named.into_iter().any(|(_, url)| units::asks_for_tls(url));
         let peers = side(&of_peers(&args.tls, &args.member.listen_peer_urls), calls, warnings)?;
@@ -154,7 +159,11 @@ fn is_of_13(suite: &str) -> bool {
     !suite.contains("_WITH_")
 }
 
-fn of_clients<'a>(args: &'a TlsArgs, urls: &'a [String]) -> Flags<'a> {
+fn of_clients<'a>(
+    args: &'a TlsArgs,
+    urls: &'a [String],
+    others: &'a [(&'static str, &'a [String])],
+) -> Flags<'a> {
     Flags {
         identity: [("cert-file", &args.cert_file), ("key-file", &args.key_file)],
         authorities: ("trusted-ca-file", &args.trusted_ca_file),
@@ -164,6 +173,7 @@ fn of_clients<'a>(args: &'a TlsArgs, urls: &'a [String]) -> Flags<'a> {
         hostnames: ("client-cert-allowed-hostname", &args.client_cert_allowed_hostname),
         makes: ("auto-tls", args.auto_tls),
         listens: ("listen-client-urls", urls),
+        others,
         folder: "client",
     }
 }
@@ -178,6 +188,7 @@ fn of_peers<'a>(args: &'a TlsArgs, urls: &'a [String]) -> Flags<'a> {
         hostnames: ("peer-cert-allowed-hostname", &args.peer_cert_allowed_hostname),
         makes: ("peer-auto-tls", args.peer_auto_tls),
         listens: ("listen-peer-urls", urls),
+        others: &[],
         folder: "peer",
     }
 }
@@ -201,6 +212,12 @@ fn side(flags: &Flags<'_>, calls: bool, warnings: &mut Vec<String>) -> Result<Op
     let is_given = identity.is_some();
     let trust = trust(flags)?;
     for url in urls.iter().filter(|url| !units::asks_for_tls(url)) {
+        let other = flags.others.iter().find(|(_, urls)| urls.contains(url));
+        let listens = other.map_or(listens, |(flag, _)| *flag);
+        // Pages without TLS for tools on the same machine are usual beside clients with TLS.
+        if listens == METRICS {
+            continue;
+        }
         if is_given {
             warnings.push(format!(
                 "--{listens} {url}: scheme is http or unix while key and cert files are present; ignoring key and cert files"
@@ -359,6 +376,21 @@ mod tests {
         let addresses: Vec<_> = found.node.members.iter().map(|member| member.address.as_str()).collect();
         assert_eq!(addresses, ["https://127.0.0.1:1", "https://h:1", "h:2"]);
         assert!(found.warnings.iter().any(|warning| warning.contains("ignoring key and cert files")));
+    }
+
+    #[test]
+    fn pages_without_tls_are_usual_and_other_addresses_are_blamed_by_their_own_flag() {
+        let with = |more: &str| {
+            let line = format!(
+                "--listen-client-urls https://127.0.0.1:1 --cert-file c --key-file k --trusted-ca-file a --client-cert-auth {more}"
+            );
+            let warnings = checked(&line).unwrap().warnings;
+            warnings.into_iter().filter(|warning| warning.contains("scheme is http")).collect::<Vec<_>>()
+        };
+        assert_eq!(with("--listen-metrics-urls http://127.0.0.1:2"), [""; 0]);
+        let warnings = with("--listen-client-http-urls http://127.0.0.1:2");
+        let begin = "--listen-client-http-urls http://127.0.0.1:2: scheme is http";
+        assert!(warnings.len() == 2 && warnings.iter().all(|line| line.starts_with(begin)), "{warnings:?}");
     }
 
     #[test]
