@@ -119,6 +119,8 @@ fn a_port_that_is_taken_is_named() {
     let serve =
         synod(&["serve", "--data-dir", dir, "--listen-client-urls", &url, "--listen-peer-urls", &peers]);
     refused(&serve, 1, &[&url["http://".len()..], "in use", "--listen-client-urls"]);
+    let serve = synod(&["serve", "--data-dir", dir, "--listen-peer-urls", &url]);
+    refused(&serve, 1, &[&url["http://".len()..], "in use", "--listen-peer-urls"]);
 }
 
 #[test]

@@ -87,6 +87,6 @@ pub use node::Node;
 pub use origin::{AskError, ORIGIN_FORMAT, Origin, is_begun};
 pub use status::{MergeStatus, NodeStatus, PeerLink};
 pub use subscription::Subscription;
-pub use synod_transport::{Obstacle, ObstacleKind, Repeats, Tls};
+pub use synod_transport::{Obstacle, ObstacleKind, Repeats, Tls, TransportError};
 pub use synod_wire::GROUPS_MAX;
 pub use view::{View, Watch};

@@ -13,7 +13,7 @@ use std::{
 
 use prometheus_client::registry::Registry;
 use synod_kv::KvStore;
-use synod_node::{Ended, Handle, Node, StartError};
+use synod_node::{Ended, Handle, Node, StartError, TransportError};
 use synod_replica::Group;
 use synod_server::{Auth, EventLoop, Hashes, Server, Upkeep, Watches};
 use synod_storage::StorageError;
@@ -325,6 +325,9 @@ fn start(
 fn start_failure(error: StartError) -> Failure {
     match error {
         StartError::Config(_) => Failure::usage(error),
+        StartError::Transport(TransportError::Bind { .. } | TransportError::NoListenAddress) => {
+            Failure::failed(format!("{error}; see --listen-peer-urls"))
+        }
         _ => Failure::failed(error),
     }
 }
