@@ -265,13 +265,16 @@ fn describe(checked: &Checked) {
         let own = if member.id == node.me { " (this replica)" } else { "" };
         tracing::info!(id = %member.id, peers = member.address, "the cluster begins with {}{own}", member.name);
     }
+    // A cluster of one group has nothing to tell of it.
+    let groups = Some(checked.groups).filter(|groups| *groups != Groups::ONE);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         data_dir = %node.data_dir.display(),
         durability = %node.durability,
-        groups = %checked.groups,
+        groups = groups.map(tracing::field::display),
         "synod"
     );
+    tracing::debug!(threads = ?node.threads, settings = ?node.settings, "settings of this replica");
 }
 
 /// A replica may take another name, but not one that another member has, since the name could not tell them
