@@ -1,12 +1,13 @@
 //! The options of all commands that talk to a cluster.
 
 use std::{
+    ffi::OsString,
     future::Future,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
-use clap::Args;
+use clap::{Args, Command};
 use synod_client::{Client, Config};
 use synod_tls::{Connector, Identity, Policy, TlsError, Trust};
 
@@ -123,8 +124,81 @@ impl ClientArgs {
     }
 }
 
+/// The arguments with the options of a connection that stand before the command moved behind it, where clap takes them:
+/// as with etcdctl, `synod --endpoints URL get a` is `synod get --endpoints URL a`.
+pub fn behind_the_command(mut args: Vec<OsString>, program: &Command) -> Vec<OsString> {
+    let options = ClientArgs::augment_args(Command::new("options"));
+    let word = |at: usize| args.get(at).and_then(|word| word.to_str());
+    let mut command_at = 1;
+    while let Some(length) = word(command_at).and_then(|text| words_of(text, &options)) {
+        command_at += length;
+    }
+    let (mut command, mut end) = (program, command_at);
+    while let Some(inner) = word(end).and_then(|name| command.find_subcommand(name)) {
+        (command, end) = (inner, end + 1);
+    }
+    // Where no command follows, clap says so.
+    if end > command_at {
+        args[1..end].rotate_left(command_at - 1);
+    }
+    args
+}
+
+/// Of how many words an option is that begins with this one; `None` if it is none of `options`.
+fn words_of(text: &str, options: &Command) -> Option<usize> {
+    let (option, has_value) = match text.strip_prefix("--") {
+        Some(long) => {
+            let (name, value) =
+                long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+            (options.get_arguments().find(|arg| arg.get_long() == Some(name))?, value.is_some())
+        }
+        None => {
+            let mut letters = text.strip_prefix('-')?.chars();
+            let letter = letters.next()?;
+            let option = options.get_arguments().find(|arg| arg.get_short() == Some(letter))?;
+            (option, letters.next().is_some())
+        }
+    };
+    Some(if option.get_action().takes_values() && !has_value { 2 } else { 1 })
+}
+
 /// Runs asynchronous work on this thread.
 pub fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Failure::failed)?.block_on(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_a_connection_may_stand_before_the_command() {
+        let program = Command::new("synod")
+            .subcommand(Command::new("get"))
+            .subcommand(Command::new("member").subcommand(Command::new("list")));
+        let moved = |line: &str| {
+            let args = line.split(' ').map(OsString::from).collect();
+            let moved = behind_the_command(args, &program);
+            moved.into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        for (given, read) in [
+            ("synod get a --endpoints x", "synod get a --endpoints x"),
+            ("synod --endpoints x get a", "synod get --endpoints x a"),
+            ("synod --endpoints=x -w json get a -- -b", "synod get --endpoints=x -w json a -- -b"),
+            (
+                "synod -wjson --insecure-skip-tls-verify get a",
+                "synod get -wjson --insecure-skip-tls-verify a",
+            ),
+            ("synod --command-timeout 9s member list", "synod member list --command-timeout 9s"),
+            // What is none, or leads to no command, is clap's to refuse.
+            ("synod --nonsense get a", "synod --nonsense get a"),
+            ("synod --endpoints get", "synod --endpoints get"),
+            ("synod --endpoints x", "synod --endpoints x"),
+            ("synod --help", "synod --help"),
+            ("synod", "synod"),
+        ] {
+            assert_eq!(moved(given), read, "{given}");
+        }
+    }
 }

@@ -169,6 +169,7 @@ const OF_REPLICAS: [&[&str]; 2] = [&["serve"], &["snapshot", "restore"]];
 
 fn run(mut args: Vec<OsString>) -> Result<ExitCode, Failure> {
     let command = command();
+    args = client::behind_the_command(args, &command);
     let name = |place: usize| args.get(place + 1).and_then(|arg| arg.to_str());
     let of_replica = |path: &&&[&str]| path.iter().enumerate().all(|(place, part)| name(place) == Some(part));
     let Some(path) = OF_REPLICAS.iter().find(of_replica) else {

@@ -132,6 +132,8 @@ fn what_cannot_be_reached_or_read_is_a_failure() {
     assert!(began.elapsed() < Duration::from_secs(30), "it is said at once");
     refused(&synod(&["wal", "verify", "/nowhere"]), 1, &["/nowhere"]);
     refused(&synod(&["put", "--endpoints", "ftp://a:1", "a", "b"]), 2, &["ftp://a:1", "http://"]);
+    // As etcdctl takes them.
+    refused(&synod(&["--endpoints", "ftp://a:1", "put", "a", "b"]), 2, &["ftp://a:1", "http://"]);
 }
 
 #[test]
