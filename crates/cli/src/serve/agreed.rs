@@ -1,4 +1,5 @@
-//! Warns of flags that differ from the group's settings.
+//! Warns of flags that differ from the group's settings, or name another cluster than the one that the replica has data
+//! of.
 //!
 //! These flags count when a cluster begins, when all replicas must get the same values (the cluster's id is
 //! made of them). From then on they are in the group's log, and change for all replicas at once. A replica
@@ -7,8 +8,38 @@
 
 use synod_consensus::{Options, Overrides};
 use synod_replica::Group;
+use synod_wire::{ClusterId, Groups};
 
-use super::flags::Tuning;
+use super::{
+    config::{cluster_id, initial_members},
+    flags::{ClusterState, ServeArgs, Tuning},
+    units,
+};
+
+/// A line if the flags would begin another cluster than this one, and do not name its present members either, as those
+/// do that were corrected after a member has moved.
+pub fn begins_another(args: &ServeArgs, cluster: ClusterId, groups: Groups, group: &Group) -> Option<String> {
+    let begins =
+        args.cluster.initial_cluster_state == ClusterState::New && !args.cluster.initial_cluster.is_empty();
+    let given = initial_members(args).ok().filter(|_| begins)?;
+    let url = |member: &synod_replica::Member| {
+        member.info.peer_urls.first().map_or_else(String::new, |url| units::plain(url).to_owned())
+    };
+    let members = group.members.iter().map(|member| (member.info.name.clone(), url(member)));
+    let mut members: Vec<_> = members.collect();
+    members.sort();
+    let are_given = given.iter().map(|(name, url)| (name.as_str(), units::plain(url)));
+    let are_present = are_given.eq(members.iter().map(|(name, url)| (name.as_str(), url.as_str())));
+    if are_present || cluster_id(args, groups, &given) == cluster {
+        return None;
+    }
+    let members: Vec<_> = members.iter().map(|(name, url)| format!("{name}={url}")).collect();
+    Some(format!(
+        "--initial-cluster and what belongs to it count at the first start only; this replica has data of cluster {cluster}, \
+         which its flags would not begin. Leave them out, or name the present members: --initial-cluster {}",
+        members.join(",")
+    ))
+}
 
 /// A line for each given flag that differs from the group's value.
 pub fn differing(tuning: &Tuning, group: &Group) -> Vec<String> {
@@ -78,7 +109,7 @@ fn line<T: PartialEq + ToString>(
 mod tests {
     use clap::Parser;
     use synod_consensus::ProtocolKind;
-    use synod_replica::{Change, ChangeRequest};
+    use synod_replica::{Change, ChangeRequest, MemberInfo};
     use synod_wire::{ReplicaId, Slot};
 
     use super::*;
@@ -97,6 +128,28 @@ mod tests {
 
     fn changed(group: &Group, change: Change) -> Group {
         group.apply(Slot(9), &ChangeRequest { expected: group.version, change }).unwrap()
+    }
+
+    #[test]
+    fn flags_that_name_neither_the_first_nor_the_present_members_are_warned_of() {
+        let flags = |list: &str, more: &str| {
+            let line = format!("serve --name a --initial-cluster {list} {more}");
+            Cli::try_parse_from(line.split_whitespace()).unwrap().args
+        };
+        let (first, moved) = ("a=http://a:1,b=http://b:1", "a=http://a:1,b=http://b:9");
+        let args = flags(first, "");
+        let cluster = cluster_id(&args, Groups::ONE, &initial_members(&args).unwrap());
+        let info = |name: &str, url: &str| MemberInfo::new(name, vec![url.to_owned()]);
+        let members = [(ReplicaId(1), info("a", "http://a:1")), (ReplicaId(2), info("b", "http://b:9/"))];
+        let group = Group::first(&Options::default(), members);
+        let told = |list, more| begins_another(&flags(list, more), cluster, Groups::ONE, &group);
+        assert_eq!(told(first, ""), None, "with these it began");
+        assert_eq!(told(moved, ""), None, "these it has now");
+        assert_eq!(told("a=http://a:2", "--initial-cluster-state existing"), None, "these are to be asked");
+        for (list, more) in [("a=http://a:1,b=http://b:2", ""), (first, "--initial-cluster-token other")] {
+            let line = told(list, more).expect("it names another cluster");
+            assert!(line.ends_with("name the present members: --initial-cluster a=http://a:1,b=http://b:9"));
+        }
     }
 
     #[test]

@@ -84,7 +84,6 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
                 );
                 return wrong("groups", other, why);
             }
-            warn_of_another_cluster(args, groups, cluster, &mut warnings);
             // The log says by now where the others call this replica.
             (cluster, me, Vec::new(), None, None)
         }
@@ -344,22 +343,6 @@ fn begun(args: &ServeArgs, data_dir: &std::path::Path) -> Result<Option<Begun>, 
     }
 }
 
-fn warn_of_another_cluster(args: &ServeArgs, groups: Groups, cluster: ClusterId, warnings: &mut Vec<String>) {
-    let told = !args.cluster.initial_cluster.is_empty();
-    let begins = args.cluster.initial_cluster_state == ClusterState::New;
-    // A replica that joined, or whose cluster was made again by `recover`, is not of the cluster that its
-    // flags would begin.
-    if told
-        && begins
-        && initial_members(args).is_ok_and(|members| cluster_id(args, groups, &members) != cluster)
-    {
-        warnings.push(format!(
-            "--initial-cluster and what belongs to it count at the first start only; this replica has data of cluster \
-             {cluster}, which its flags would not begin"
-        ));
-    }
-}
-
 fn address(((name, url), id): ((&String, &String), u64)) -> MemberAddress {
     MemberAddress::new(ReplicaId(id), name, units::peer_address(url).expect("checked with the list"))
 }
@@ -375,7 +358,7 @@ fn check_name(flag: &'static str, name: &str) -> Result<(), ConfigError> {
 
 /// The peer URLs of the members with which a cluster begins, by name, this replica included. Their ids are 1,
 /// 2, ... in this order.
-fn initial_members(args: &ServeArgs) -> Result<BTreeMap<String, String>, ConfigError> {
+pub(super) fn initial_members(args: &ServeArgs) -> Result<BTreeMap<String, String>, ConfigError> {
     let name = named_as(args);
     let mut peer_urls = named_urls(args)?;
     if args.cluster.initial_cluster.is_empty() {

@@ -21,7 +21,7 @@ use synod_wire::{Groups, ReplicaId};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
-    agreed::differing,
+    agreed::{begins_another, differing},
     config::Checked,
     descriptors,
     flags::{ServeArgs, Tuning},
@@ -107,7 +107,8 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
         node.stop_blocking().map_err(Failure::failed)?;
         return Err(refusal);
     }
-    differing(&args.tuning, &group).iter().for_each(|line| tracing::warn!("{line}"));
+    let other = begins_another(args, fixed.cluster, groups, &group);
+    differing(&args.tuning, &group).iter().chain(&other).for_each(|line| tracing::warn!("{line}"));
     let membership = Membership {
         handle: node.handle(),
         others: node.handles()[1..].to_vec(),
