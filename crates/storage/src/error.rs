@@ -96,13 +96,23 @@ pub enum StorageError {
         /// The file's version, and those that this program reads.
         error: VersionError,
     },
-    /// A file's contents are not valid.
-    #[error("{} is malformed: {reason}", path.display())]
+    /// A file's contents are not valid. What a replica promised may be written there, so it does not go on without.
+    #[error(
+        "{} is malformed: {reason}. If that is no replica's, correct the data directory; if it is, the replica cannot vouch for \
+         what it promised: replace it (`synod member replace`), or, if it was the only one, restore a backup",
+        path.display()
+    )]
     Malformed {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A directory that is to be inspected has no log.
+    #[error("{} has no log that says whose it is; give the data directory of a replica, or the folder wal in it", dir.display())]
+    NoLog {
+        /// The directory.
+        dir: PathBuf,
     },
     /// The log is damaged, and its damaged files have not been set aside yet.
     #[error(

@@ -309,10 +309,7 @@ fn locate(dir: &Path) -> Result<(PathBuf, Identity, Previous), StorageError> {
             return Ok((dir, header.identity, previous));
         }
     }
-    Err(StorageError::Malformed {
-        path: dir,
-        reason: "there is no log in it that says whose it is".to_owned(),
-    })
+    Err(StorageError::NoLog { dir })
 }
 
 fn segments(dir: &Path) -> Result<Vec<u64>, StorageError> {

@@ -71,7 +71,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     check_name("name", name)?;
     let client_urls = client_urls(args, &mut warnings)?;
     let data_dir = data_dir(args);
-    let begun = begun(args, &data_dir)?;
+    let begun = begun(&data_dir)?;
     let asked_for = args.tuning.groups;
     let groups = begun.map_or(asked_for.unwrap_or(Groups::ONE), |begun| begun.groups);
     let (cluster, me, members, joining, own_url) = match begun {
@@ -323,7 +323,7 @@ struct Begun {
 }
 
 /// The owner of a data directory, if a start has already recorded what the replica began with.
-fn begun(args: &ServeArgs, data_dir: &std::path::Path) -> Result<Option<Begun>, ConfigError> {
+fn begun(data_dir: &Path) -> Result<Option<Begun>, ConfigError> {
     if !synod_node::is_begun(data_dir) {
         return Ok(None);
     }
@@ -339,7 +339,7 @@ fn begun(args: &ServeArgs, data_dir: &std::path::Path) -> Result<Option<Begun>, 
             "the file 'identity' is missing beside the file 'group'; restore it, or replace this replica: synod \
              member replace",
         ),
-        Err(error) => wrong("data-dir", args.member.name.as_str(), error),
+        Err(error) => wrong("data-dir", data_dir.display(), error),
     }
 }
 
@@ -691,6 +691,17 @@ mod tests {
         assert_eq!(of("--protocol sequence-paxos"), ElectionKind::Ballot);
         assert_eq!(of("--protocol raft"), ElectionKind::Randomized);
         assert_eq!(of("--protocol sequence-paxos --election rotating"), ElectionKind::Rotating);
+    }
+
+    #[test]
+    fn a_data_directory_that_cannot_be_read_is_named_with_the_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["identity", "group"] {
+            std::fs::write(folder.path().join(file), "junk").unwrap();
+        }
+        let error = checked(&format!("--data-dir {}", folder.path().display())).unwrap_err().to_string();
+        let begin = format!("--data-dir {0}: {0}/identity is malformed: ", folder.path().display());
+        assert!(error.starts_with(&begin) && error.contains("synod member replace"), "{error}");
     }
 
     #[test]
