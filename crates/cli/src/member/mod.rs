@@ -10,6 +10,7 @@ use std::time::Duration;
 pub use self::view::{members_json, named, told};
 
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use synod_client::{
     Client,
@@ -181,6 +182,10 @@ pub struct ReconfigureArgs {
     members_follow: bool,
     #[command(flatten)]
     of: OneGroup,
+    /// Every group of a cluster that has several. One that has it already stays as it is, so a command that failed in a
+    /// part of them can be given again.
+    #[arg(long, conflicts_with_all = ["group", "voters", "members_follow", "expected_version"])]
+    all_groups: bool,
     #[command(flatten)]
     change: ChangeArgs,
 }
@@ -232,14 +237,28 @@ pub fn run(args: MemberArgs) -> Result<(), Failure> {
 
 /// Changes the protocol, its election or options.
 pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
-    let ReconfigureArgs { protocol, election, options, limits, voters, others, members_follow, of, change } =
-        args;
+    let ReconfigureArgs {
+        protocol,
+        election,
+        options,
+        limits,
+        voters,
+        others,
+        members_follow,
+        of,
+        all_groups,
+        change,
+    } = args;
     if !voters.is_empty() || members_follow {
         return place(&change, of, &voters, others);
     }
     if let Some(limits) = limits {
         // The members know the present limits; this only finds a value that no member would accept.
         synod_replica::Limits::default().with(&limits).map_err(Failure::usage)?;
+        let limits = Change::Limits(limits);
+        if all_groups {
+            return in_all_groups(&change, &limits, limits_of);
+        }
         return change_limits(&change, of, limits);
     }
     if protocol.is_none() && election.is_none() && options.is_none() {
@@ -253,25 +272,98 @@ pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
         election: text(election.map(|kind| kind.to_string())),
         options: options.map(|options| options.to_string()),
     };
+    let order = Change::Reconfigure(order);
+    if all_groups {
+        return in_all_groups(&change, &order, order_of);
+    }
     change.client.run(async {
         let client = change.client.client()?;
-        let changed = change.send(&client, Some(of), Change::Reconfigure(order)).await?;
-        let group = group(&changed)?;
-        let mut what = format!("Epoch {}: {} with election {}", group.epoch, group.protocol, group.election);
-        if !group.options.is_empty() {
-            what += &format!(" and {}", group.options);
-        }
+        let changed = change.send(&client, Some(of), order).await?;
+        let what = order_of(group(&changed)?);
         let next = "Every replica goes over by itself; `synod status --cluster` shows how far they are.";
         view::print_change(change.client.write_out, &changed, &what, &[next.to_owned()])
     })
 }
 
-/// Changes limits of the group.
-fn change_limits(change: &ChangeArgs, of: OneGroup, limits: String) -> Result<(), Failure> {
+/// What orders in a group after a change.
+fn order_of(group: &Group) -> String {
+    let Group { epoch, protocol, election, options, .. } = group;
+    let options = if options.is_empty() { String::new() } else { format!(" and {options}") };
+    format!("Epoch {epoch}: {protocol} with election {election}{options}")
+}
+
+/// The limits of a group after a change.
+fn limits_of(group: &Group) -> String {
+    format!("Limits: {}", group.limits)
+}
+
+/// Makes a change in every group, in all at the same time; `told` says what a group is then.
+fn in_all_groups(change: &ChangeArgs, wanted: &Change, told: fn(&Group) -> String) -> Result<(), Failure> {
     change.client.run(async {
         let client = change.client.client()?;
-        let changed = change.send(&client, Some(of), Change::Limits(limits)).await?;
-        let what = format!("Limits: {}", group(&changed)?.limits);
+        let count = view::count_of_groups(&client).await?;
+        let changes = (0..count).map(|number| {
+            let (client, of) = (&client, OneGroup { group: Some(number) });
+            async move { change.send(client, Some(of), wanted.clone()).await }
+        });
+        let outcomes = join_all(changes).await;
+        let (text, failed) = outcomes_told(outcomes, change.client.write_out, told);
+        output::print(text.as_bytes())?;
+        failed.map_or(Ok(()), Err)
+    })
+}
+
+/// What a server says of a change that a group has already.
+const NOTHING_TO_DO: &str = "nothing would change";
+
+/// What became of a change in each group, and the failure, if it failed in one of them or there was nothing to do in any.
+fn outcomes_told(
+    outcomes: Vec<Result<ChangeResponse, Failure>>,
+    format: Format,
+    told: fn(&Group) -> String,
+) -> (String, Option<Failure>) {
+    let (mut lines, mut rows, mut failed) = (String::new(), Vec::new(), Vec::new());
+    let mut changed = 0;
+    for (number, outcome) in outcomes.into_iter().enumerate() {
+        let version = match outcome.and_then(|answer| group(&answer).cloned()) {
+            Ok(group) => {
+                changed += 1;
+                let what = told(&group);
+                lines += &format!("Group {number}: {what}; the group is at version {}\n", group.version);
+                Some(group.version)
+            }
+            Err(why) if why.to_string().contains(NOTHING_TO_DO) => {
+                lines += &format!("Group {number}: {NOTHING_TO_DO}\n");
+                None
+            }
+            Err(why) => {
+                failed.push(format!("group {number}: {why}"));
+                continue;
+            }
+        };
+        rows.push(json!({"group": number, "version": version}));
+    }
+    let text = match format {
+        Format::Json => format!("{}\n", Value::from(rows)),
+        _ => lines,
+    };
+    let failure = match (failed.is_empty(), changed) {
+        (false, _) => Some(Failure::failed(format!(
+            "{}\nThe other groups have it; give the command again for these",
+            failed.join("\n")
+        ))),
+        (true, 0) => Some(Failure::failed(format!("{NOTHING_TO_DO} in any group"))),
+        (true, _) => None,
+    };
+    (text, failure)
+}
+
+/// Changes limits of the group.
+fn change_limits(change: &ChangeArgs, of: OneGroup, limits: Change) -> Result<(), Failure> {
+    change.client.run(async {
+        let client = change.client.client()?;
+        let changed = change.send(&client, Some(of), limits).await?;
+        let what = limits_of(group(&changed)?);
         let next = "They hold at every replica from the same slot on.";
         view::print_change(change.client.write_out, &changed, &what, &[next.to_owned()])
     })
@@ -478,5 +570,33 @@ fn list(args: &ClientArgs) -> Result<(), Failure> {
                 ("members", members),
             ]))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_all_groups_tells_of_each_and_can_be_given_again() {
+        let changed = |version| {
+            let group = Group { version, limits: "max-txn-ops=9".into(), ..Group::default() };
+            Ok(ChangeResponse { group: Some(group), ..ChangeResponse::default() })
+        };
+        let refused = |why: &str| Err(Failure::failed(why));
+        let told = |outcomes| outcomes_told(outcomes, Format::Simple, limits_of);
+        let (text, failure) = told(vec![changed(4), refused("nothing would change")]);
+        let first = "Group 0: Limits: max-txn-ops=9; the group is at version 4\n";
+        assert_eq!(text, format!("{first}Group 1: nothing would change\n"));
+        assert!(failure.is_none());
+        let (text, failure) = told(vec![changed(4), refused("etcdserver: no leader")]);
+        let failure = failure.expect("a group does not have it").to_string();
+        assert!(text == first && failure.starts_with("group 1: etcdserver: no leader\n"), "{failure}");
+        let (_, failure) = told(vec![refused("nothing would change"), refused("nothing would change")]);
+        assert!(failure.is_some_and(|failure| failure.to_string() == "nothing would change in any group"));
+        let outcomes = vec![changed(4), refused("nothing would change")];
+        let (text, _) = outcomes_told(outcomes, Format::Json, limits_of);
+        let rows: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(rows, json!([{"group": 0, "version": 4}, {"group": 1, "version": null}]));
     }
 }

@@ -42,11 +42,25 @@ pub async fn group(client: &Client) -> Result<Group, Failure> {
     };
     let told = client.native_status_soon(GRACE, most).await;
     let groups = told.into_iter().filter_map(|(_, status)| status.group);
-    if let Some(latest) = groups.max_by_key(|group| group.version) {
-        return Ok(latest);
+    match groups.max_by_key(|group| group.version) {
+        Some(latest) => Ok(latest),
+        None => Err(nobody_tells(client).await),
     }
+}
+
+/// How many groups the cluster has, as the first endpoint says that answers.
+pub async fn count_of_groups(client: &Client) -> Result<u16, Failure> {
+    let told = client.native_status_soon(GRACE, |_| true).await;
+    match told.first().map(|(_, status)| u16::try_from(status.groups.len().max(1))) {
+        Some(count) => count.map_err(Failure::failed),
+        None => Err(nobody_tells(client).await),
+    }
+}
+
+/// Why no replica tells of itself.
+async fn nobody_tells(client: &Client) -> Failure {
     let why = client.native_status().await.into_iter().find_map(Result::err);
-    Err(why.map_or_else(|| Failure::failed("no replica tells who belongs to the group"), Failure::from))
+    why.map_or_else(|| Failure::failed("no replica tells who belongs to the group"), Failure::from)
 }
 
 /// Finds a member by its name, or by its id in hexadecimal digits, as lists of members show it.

@@ -385,7 +385,7 @@ impl<R: Replica> Store<R> {
         if own && request.group.is_none() && count > 1 {
             return Err(Status::invalid_argument(format!(
                 "synod: each of the {count} groups has a protocol, limits and voters of its own; name the group, as with `synod \
-                 reconfigure --group 0`"
+                 reconfigure --group 0`, or change the protocol or limits of all with --all-groups"
             )));
         }
         let replica = self.ordering_group(request.group.unwrap_or(0))?;
