@@ -244,7 +244,9 @@ fn keys_are_spread_over_groups_and_each_replica_serves_all_of_them() {
         done(&all, &["reconfigure", "--group", "2", "--limits", "max-txn-ops=9"]).contains("max-txn-ops=9")
     );
     let said = done(&all, &["reconfigure", "--all-groups", "--limits", "max-txn-ops=9"]);
-    assert!(said.contains("Group 2: nothing would change\n") && said.matches("; the group is at").count() == 3);
+    assert!(
+        said.contains("Group 2: nothing would change\n") && said.matches("; the group is at").count() == 3
+    );
     done(&all, &["move-leader", "--group", "3", "n3"]);
     assert_eq!(status(&endpoints[2]).unwrap()["groups"][3]["role"], "leader");
 

@@ -41,8 +41,8 @@ pub fn begins_another(args: &ServeArgs, cluster: ClusterId, groups: Groups, grou
     ))
 }
 
-/// A line for each given flag that differs from the group's value.
-pub fn differing(tuning: &Tuning, group: &Group) -> Vec<String> {
+/// A line for each given flag that differs from the value of the group, which is one of these.
+pub fn differing(tuning: &Tuning, group: &Group, groups: Groups) -> Vec<String> {
     let options = group.options(&Options::default());
     let decision = tuning.decision.filter(|_| options.protocol.heeds("decision"));
     let options_change = |key: &str, value: String| {
@@ -74,6 +74,8 @@ pub fn differing(tuning: &Tuning, group: &Group) -> Vec<String> {
     ]
     .into_iter()
     .flatten()
+    // It ends with the command that changes the group.
+    .map(|line| if groups.count > 1 { format!("{line} --all-groups") } else { line })
     .collect()
 }
 
@@ -123,7 +125,7 @@ mod tests {
 
     fn lines(flags: &str, group: &Group) -> Vec<String> {
         let args = Cli::try_parse_from(["serve"].into_iter().chain(flags.split_whitespace())).unwrap().args;
-        differing(&args.tuning, group)
+        differing(&args.tuning, group, Groups::ONE)
     }
 
     fn changed(group: &Group, change: Change) -> Group {
@@ -185,6 +187,9 @@ mod tests {
         let [line] = &lines("--options decision=leader", &group)[..] else { panic!("the group has all") };
         assert!(line.contains("--options decision=leader: the group has decision=all"), "{line}");
         assert_eq!(lines("--options decision=all", &group), [""; 0]);
+        let tuning = Cli::try_parse_from(["serve", "--protocol", "raft"]).unwrap().args.tuning;
+        let [line] = &differing(&tuning, &group, Groups::shards(2))[..] else { panic!("it has multipaxos") };
+        assert!(line.ends_with("synod reconfigure --protocol raft --all-groups"), "{line}");
         let raft = Group::of(&Options::of(ProtocolKind::Raft), [ReplicaId(1)]);
         assert_eq!(lines("--decision all", &raft), [""; 0], "it would mean nothing there");
     }

@@ -108,7 +108,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
         return Err(refusal);
     }
     let other = begins_another(args, fixed.cluster, groups, &group);
-    differing(&args.tuning, &group).iter().chain(&other).for_each(|line| tracing::warn!("{line}"));
+    differing(&args.tuning, &group, groups).iter().chain(&other).for_each(|line| tracing::warn!("{line}"));
     let membership = Membership {
         handle: node.handle(),
         others: node.handles()[1..].to_vec(),
