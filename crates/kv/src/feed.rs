@@ -104,6 +104,13 @@ impl Event {
         Seen::from(&self.version).is_tombstone()
     }
 
+    /// The event as a watch is told it that begins, or catches up, after a compaction at this revision: what the
+    /// compaction made unreadable is no previous version, as in etcd.
+    #[must_use]
+    pub fn after_compaction(self, compacted: i64) -> Event {
+        if self.revision() > compacted { self } else { Event { previous: None, ..self } }
+    }
+
     /// About how many bytes it takes as a message, the previous pair included.
     #[must_use]
     pub fn bytes(&self) -> usize {

@@ -670,7 +670,12 @@ impl Hub {
                         self.put_off(number, *revision, bytes, &mut later);
                     }
                 }
-                note(&members.index, &mut self.watchers, told, &mut noted);
+                if *revision > self.compacted {
+                    note(&members.index, &mut self.watchers, told, &mut noted);
+                } else {
+                    let told = Told::new(told.event().clone().after_compaction(self.compacted));
+                    note(&members.index, &mut self.watchers, &told, &mut noted);
+                }
             }
             if noted.events >= self.bounds.noted_max {
                 self.deliver_noted(mem::take(&mut noted), *revision, &mut members);

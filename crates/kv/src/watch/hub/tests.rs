@@ -281,6 +281,41 @@ fn a_watch_of_what_is_compacted_ends() {
     assert_eq!(world.told(stream), ["2 canceled at 7"]);
 }
 
+/// Whether it is told from the latest commits or from a view, which may be from before the compaction.
+#[test]
+fn the_version_before_a_compaction_is_no_previous_one() {
+    for (follows, view_before) in [(false, false), (true, false), (false, true)] {
+        let mut world = World::new(1 << 20);
+        if follows {
+            let other = world.open();
+            world.watch(other, "other", "", 0);
+            world.run();
+        }
+        ["1", "2", "3"].iter().for_each(|value| world.put("k", value));
+        let stream = world.open();
+        if view_before {
+            world.watch(stream, "k", "", 3);
+            world.burst(2);
+        }
+        world.compact(3);
+        if !view_before {
+            world.watch(stream, "k", "", 3);
+        }
+        world.run();
+        let items = world.items(stream);
+        let told = items.iter().flat_map(|item| match item {
+            Item::Events { events, .. } => &events[..],
+            _ => &[],
+        });
+        let previous: Vec<_> = told
+            .map(|told| {
+                (told.revision(), told.event().to_message(true).prev_kv.map(|pair| pair.mod_revision))
+            })
+            .collect();
+        assert_eq!(previous, [(3, None), (4, Some(3))], "follows: {follows}, view before: {view_before}");
+    }
+}
+
 /// What is charged for a watch is given back, to the byte, however its range is written.
 #[test]
 fn a_watch_gives_back_what_it_cost() {
