@@ -52,6 +52,8 @@ pub fn run(args: RecoverArgs) -> Result<(), Failure> {
         log_level: "warn".to_owned(),
         log_outputs: vec![Output::Error],
         log_format: LogFormat::Text,
+        enable_log_rotation: false,
+        log_rotation_config_json: None,
     })?;
     let marker = DataDir::read(&args.data_dir).map_err(Failure::failed)?.ok_or_else(|| {
         Failure::usage(format!("--data-dir {}: there is no data of a replica", args.data_dir.display()))

@@ -40,7 +40,8 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
          advertise-client-urls: {client}\ninitial-cluster: n1={peer}\nmax-wals: 5\nsnapshot-count: 10000\n\
          quota-backend-bytes: 0\nheartbeat-interval: 50\nelection-timeout: 500\ninitial-cluster-token: 'etcd-cluster'\n\
          warning-unary-request-duration: 1\nauto-compaction-mode: revision\nauto-compaction-retention: \"1000\"\n\
-         client-transport-security:\n  cert-file:\n  client-cert-auth: false\nlog-outputs: [stderr, {log}]\n",
+         client-transport-security:\n  cert-file:\n  client-cert-auth: false\nlog-outputs: [stderr, {log}]\n\
+         enable-log-rotation: true\nlog-rotation-config-json: '{{\"maxsize\": 5, \"localtime\": true}}'\n",
         data = folder.path().join("data").display(),
         log = log.display(),
     );
@@ -87,6 +88,7 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
         "unrecognized environment variable ETCD_UNHEARD_OF",
         "--max-wals has no meaning here",
         "--pre-vote false has no effect",
+        "--log-rotation-config-json: localtime has no effect",
         "starting initial corruption check",
         "request stats: it took too long",
     ] {

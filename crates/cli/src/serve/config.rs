@@ -112,6 +112,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     };
     let idle = &args.etcd.feature_gates.without_meaning;
     warnings.extend(idle.iter().map(|name| format!("--feature-gates {name} has no meaning here")));
+    warnings.extend(super::log::idle(&args.log));
     let mut node = synod_node::Config::new(cluster, me, members, data_dir);
     node.name.clone_from(name);
     for Address { at, speaks } in listen("listen-peer-urls", &args.member.listen_peer_urls)? {

@@ -12,7 +12,7 @@ use synod_wire::Groups;
 
 use super::{
     config,
-    etcd::{flags::EtcdArgs, outputs::Output},
+    etcd::{flags::EtcdArgs, log_files::Rotation, outputs::Output},
     units,
 };
 
@@ -539,6 +539,17 @@ pub struct LogArgs {
         default_value = "stderr"
     )]
     pub log_outputs: Vec<Output>,
+    /// Begin a new file, and keep the full one beside it, when a file of --log-outputs is full.
+    #[arg(
+        long, env = "SYNOD_ENABLE_LOG_ROTATION", value_name = "true|false", default_value_t = false,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
+        value_parser = units::truth
+    )]
+    pub enable_log_rotation: bool,
+    /// The bounds of log files that are rotated: maxsize of a file (MiB), maxage (days) and maxbackups of full ones, 0
+    /// for no bound; with compress they are compressed [default: {"maxsize": 100}].
+    #[arg(long, env = "SYNOD_LOG_ROTATION_CONFIG_JSON", value_name = "JSON")]
+    pub log_rotation_config_json: Option<Rotation>,
     /// The format: text (a line a message; etcd's console) or json (an object a line, with etcd's keys).
     #[arg(long, env = "SYNOD_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,

@@ -3,7 +3,10 @@
 use tracing_subscriber::{EnvFilter, filter::LevelFilter, fmt};
 
 use super::{
-    etcd::{lines::Lines, outputs::Outputs},
+    etcd::{
+        lines::Lines,
+        outputs::{Output, Outputs},
+    },
     flags::{LogArgs, LogFormat},
 };
 use crate::failure::Failure;
@@ -11,7 +14,8 @@ use crate::failure::Failure;
 /// Begins to write messages. Call it once.
 pub fn start(args: &LogArgs) -> Result<(), Failure> {
     let filter = filter(&args.log_level)?;
-    let outputs = Outputs::open(&args.log_outputs)
+    let rotation = args.log_rotation_config_json.clone().unwrap_or_default();
+    let outputs = Outputs::open(&args.log_outputs, args.enable_log_rotation.then_some(&rotation))
         .map_err(|error| Failure::failed(format!("--log-outputs: cannot be opened: {error}")))?;
     let colours = outputs.are_terminals();
     let format = fmt().with_env_filter(filter).with_writer(outputs).with_ansi(colours);
@@ -20,6 +24,23 @@ pub fn start(args: &LogArgs) -> Result<(), Failure> {
         LogFormat::Json => format.event_format(Lines).init(),
     }
     Ok(())
+}
+
+/// Settings of log files that have no effect.
+pub fn idle(args: &LogArgs) -> Vec<String> {
+    let is_file = |output: &Output| matches!(output, Output::File(_));
+    match &args.log_rotation_config_json {
+        Some(_) if !args.enable_log_rotation => {
+            vec!["--log-rotation-config-json has no effect without --enable-log-rotation".to_owned()]
+        }
+        _ if args.enable_log_rotation && !args.log_outputs.iter().any(is_file) => {
+            vec!["--enable-log-rotation has no effect: --log-outputs names no file".to_owned()]
+        }
+        rotation => {
+            let idle = rotation.iter().flat_map(|rotation| &rotation.idle);
+            idle.map(|why| format!("--log-rotation-config-json: {why}")).collect()
+        }
+    }
 }
 
 /// Reads `--log-level`.
@@ -48,6 +69,32 @@ fn filter(given: &str) -> Result<EnvFilter, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rotation_without_effect_is_told() {
+        let told = |enabled, outputs: &[Output], rotation: Option<&str>| {
+            idle(&LogArgs {
+                log_level: "info".to_owned(),
+                log_outputs: outputs.to_vec(),
+                log_format: LogFormat::Text,
+                enable_log_rotation: enabled,
+                log_rotation_config_json: rotation.map(|text| text.parse().unwrap()),
+            })
+        };
+        let file = [Output::Error, Output::File("/x".into())];
+        assert_eq!(told(false, &file, None), [""; 0]);
+        assert_eq!(told(true, &file, Some(r#"{"maxsize": 5}"#)), [""; 0]);
+        for (told, expected) in [
+            (told(true, &file[..1], Some("{}")), "--enable-log-rotation has no effect: "),
+            (told(false, &file, Some("{}")), "--log-rotation-config-json has no effect without "),
+            (
+                told(true, &file, Some(r#"{"localtime": true}"#)),
+                "--log-rotation-config-json: localtime has no ",
+            ),
+        ] {
+            assert!(told.len() == 1 && told[0].starts_with(expected), "{told:?}");
+        }
+    }
 
     #[test]
     fn a_level_is_one_that_there_is() {

@@ -11,6 +11,7 @@ pub mod flags;
 #[cfg(test)]
 mod fuzz;
 pub mod lines;
+pub mod log_files;
 pub mod outputs;
 mod table;
 pub mod upkeep;
@@ -392,9 +393,7 @@ mod tests {
         let warnings = told(&["--max-wals=5", "--pre-vote=false"]).unwrap();
         assert!(warnings[0].starts_with("--max-wals has no meaning here: "), "{warnings:?}");
         assert!(warnings[1].starts_with("--pre-vote false has no effect: "), "{warnings:?}");
-        for refused in
-            ["--force-new-cluster", "--wal-dir=/x", "--discovery-token=t", "--enable-log-rotation=true"]
-        {
+        for refused in ["--force-new-cluster", "--wal-dir=/x", "--discovery-token=t"] {
             let error = told(&[refused]).unwrap_err();
             assert!(format!("{error:?}").contains(refused.split('=').next().unwrap()), "{error:?}");
         }

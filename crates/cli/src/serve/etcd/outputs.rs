@@ -1,15 +1,16 @@
 //! Where messages go: `--log-outputs`.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, IsTerminal, Write},
-    os::unix::fs::OpenOptionsExt as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
 };
 
 use tracing_subscriber::fmt::MakeWriter;
+
+use super::log_files::{RotatingFile, Rotation, append_to};
 
 /// One place for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,27 +45,29 @@ enum Open {
     Error,
     Standard,
     File(File),
+    Rotating(RotatingFile),
 }
 
 impl Outputs {
-    /// Opens the files.
+    /// Opens the files, which are rotated if there is a `rotation`.
     ///
     /// # Errors
     /// One cannot be opened; the error names it.
-    pub fn open(outputs: &[Output]) -> io::Result<Outputs> {
-        let mut distinct = outputs.to_vec();
-        distinct.dedup();
-        let open = distinct.iter().map(|output| match output {
-            Output::Error => Ok(Open::Error),
-            Output::Standard => Ok(Open::Standard),
-            Output::File(path) => {
-                // Keys of the store and names of users may stand in it.
-                let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
-                file.map(Open::File)
-                    .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    pub fn open(outputs: &[Output], rotation: Option<&Rotation>) -> io::Result<Outputs> {
+        let mut open = Vec::new();
+        for (at, output) in outputs.iter().enumerate() {
+            // A file must not be rotated twice.
+            if outputs[..at].contains(output) {
+                continue;
             }
-        });
-        Ok(Outputs(open.collect::<io::Result<Vec<_>>>()?.into()))
+            open.push(match output {
+                Output::Error => Open::Error,
+                Output::Standard => Open::Standard,
+                Output::File(path) => Open::file(path, rotation)
+                    .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?,
+            });
+        }
+        Ok(Outputs(open.into()))
     }
 
     /// Whether people read them as they are written.
@@ -72,8 +75,21 @@ impl Outputs {
         self.0.iter().all(|output| match output {
             Open::Error => io::stderr().is_terminal(),
             Open::Standard => io::stdout().is_terminal(),
-            Open::File(_) => false,
+            Open::File(_) | Open::Rotating(_) => false,
         })
+    }
+}
+
+impl Open {
+    fn file(path: &Path, rotation: Option<&Rotation>) -> io::Result<Open> {
+        let file = append_to(path)?;
+        match rotation {
+            // A pipe or a device has nothing that could be renamed.
+            Some(rotation) if file.metadata()?.is_file() => {
+                RotatingFile::new(path, file, rotation.clone()).map(Open::Rotating)
+            }
+            _ => Ok(Open::File(file)),
+        }
     }
 }
 
@@ -88,6 +104,7 @@ impl Write for Outputs {
             Open::Error => io::stderr().write_all(bytes),
             Open::Standard => io::stdout().write_all(bytes),
             Open::File(file) => { file }.write_all(bytes),
+            Open::Rotating(file) => file.write_all(bytes),
         });
         written.fold(Ok(()), Result::and)
     }
@@ -113,15 +130,21 @@ mod tests {
     fn a_message_goes_to_every_file() {
         let folder = tempfile::tempdir().unwrap();
         let paths = ["a", "b"].map(|name| folder.path().join(name));
-        let named = paths.clone().map(Output::File);
-        let mut outputs = Outputs::open(&named).unwrap();
+        let [a, b] = paths.clone().map(Output::File);
+        let named = [a.clone(), b.clone(), a];
+        let rotation = Rotation::default();
+        let mut outputs = Outputs::open(&named, Some(&rotation)).unwrap();
         assert!(!outputs.are_terminals());
         outputs.write_all(b"one\n").unwrap();
-        Outputs::open(&named[1..]).unwrap().write_all(b"two\n").unwrap();
+        Outputs::open(&[b], None).unwrap().write_all(b"two\n").unwrap();
         assert_eq!(std::fs::read_to_string(&paths[0]).unwrap(), "one\n");
         assert_eq!(std::fs::read_to_string(&paths[1]).unwrap(), "one\ntwo\n");
         let missing = folder.path().join("no/such/folder");
-        assert!(Outputs::open(&[Output::File(missing)]).unwrap_err().to_string().contains("no/such/folder"));
+        let missing = Outputs::open(&[Output::File(missing)], None).unwrap_err();
+        assert!(missing.to_string().contains("no/such/folder"));
+        // A device is not rotated.
+        let null = Outputs::open(&[Output::File("/dev/null".into())], Some(&rotation)).unwrap();
+        assert!(matches!(&null.0[..], [Open::File(_)]), "{null:?}");
     }
 
     #[test]

@@ -118,11 +118,7 @@ pub const FLAGS: &[Flag] = &[
     flag("enable-grpc-gateway", Switch, Same("")),
     flag("enable-lease-checkpoint", Switch, Fixed("true", "the log decides when a lease ends")),
     flag("enable-lease-checkpoint-persist", Switch, Fixed("true", "the log decides when a lease ends")),
-    flag(
-        "enable-log-rotation",
-        Switch,
-        Refused("false", "the messages would fill the disk: give them to a program that rotates files"),
-    ),
+    flag("enable-log-rotation", Switch, Same("Of each file of --log-outputs, where etcd takes one file.")),
     flag("enable-pprof", Switch, Fixed("false", "there is no profiler of Go's here; use `perf`")),
     flag("enable-v2", Switch, Fixed("false", "etcd's second API is not served")),
     flag("enable-v2v3", Text, NoMeaning("etcd's second API is not served")),
@@ -182,7 +178,7 @@ pub const FLAGS: &[Flag] = &[
     flag(
         "log-rotation-config-json",
         Text,
-        NoMeaning("files of messages are not rotated: give them to a program that rotates files"),
+        Same("A warning for localtime: the names of full files have times of UTC, as all log lines."),
     ),
     flag("logger", Text, Fixed("zap", "messages have the format that --log-format says")),
     flag("max-concurrent-streams", Text, Same("Default: 4096, where etcd has no bound.")),
