@@ -180,6 +180,13 @@ fn a_lost_log_is_told_of_the_group_that_needs_it() {
     for line in ["synod_group_without_memory{group=\"1\"} 1", "synod_group_role{group=\"1\"} 3"] {
         assert!(metrics.contains(line), "{line} is missing in {metrics}");
     }
+    let metrics = page(&endpoints[1], "/metrics").1;
+    let waits = |of: &str| {
+        let value = metrics.lines().find_map(|line| line.strip_prefix(of)?.strip_prefix("{group=\"1\"} "));
+        value.unwrap_or_else(|| panic!("{of} is missing in {metrics}")).parse::<f64>().unwrap()
+    };
+    let (seconds, millis) = (waits("synod_merge_waits_seconds"), waits("synod_merge_waits_ms"));
+    assert!(seconds > 0.0 && (seconds * 1e3 - millis).abs() <= 1.0, "{seconds} s, {millis} ms");
 }
 
 #[test]

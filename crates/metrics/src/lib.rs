@@ -127,6 +127,27 @@ impl Families<'_, '_> {
         Ok(())
     }
 
+    /// Writes a gauge of time for each set of labels: `NAME_seconds`.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn gauges_seconds<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, Duration)>,
+    ) -> fmt::Result {
+        let mut values = values.into_iter().peekable();
+        if values.peek().is_none() {
+            return Ok(());
+        }
+        let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
+        for (labels, value) in values {
+            encoder.encode_family(&labels)?.encode_gauge(&value.as_secs_f64())?;
+        }
+        Ok(())
+    }
+
     /// Writes a counter, a number that only rises: `NAME_total`.
     ///
     /// # Errors
@@ -244,6 +265,12 @@ mod tests {
             fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
                 let mut families = Families(&mut encoder);
                 families.gauge_bytes("size", "How large", 3)?;
+                let waits = [Duration::ZERO, Duration::from_millis(2500)];
+                families.gauges_seconds(
+                    "waits",
+                    "How long now",
+                    ["0", "1"].map(|of| [("of", of)]).into_iter().zip(waits),
+                )?;
                 families.counter_seconds("busy", "How long", Duration::from_millis(1500))?;
                 let took = Durations::default();
                 took.record(Duration::from_micros(60));
@@ -258,6 +285,8 @@ mod tests {
         for line in [
             "# UNIT size_bytes bytes",
             "size_bytes 3",
+            "# UNIT waits_seconds seconds",
+            "waits_seconds{of=\"1\"} 2.5",
             "# TYPE busy_seconds counter",
             "busy_seconds_total 1.5",
             "# TYPE took_seconds histogram",

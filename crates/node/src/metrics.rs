@@ -1,7 +1,7 @@
 //! Metrics in the format of Prometheus.
 
 #[cfg(feature = "metrics")]
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 #[cfg(feature = "metrics")]
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Unit};
@@ -195,12 +195,20 @@ impl NodeMetrics {
         e.gauges("synod_merge_position", "Where the group is in the common order", positions)?;
         let stall = first.merge.stall();
         let stalled = (0u64..).zip(&self.merged).map(|(number, _)| {
-            let since = stall
-                .filter(|(group, _)| u64::from(group.0) == number)
-                .map_or(0, |(_, since)| since.as_millis());
-            ([("group", number)], u64::try_from(since).unwrap_or(u64::MAX))
+            let here = stall.filter(|(group, _)| u64::from(group.0) == number);
+            ([("group", number)], here.map_or(Duration::ZERO, |(_, since)| since))
         });
-        e.gauges("synod_merge_waits_ms", "For how long batches of other groups have waited for it", stalled)?;
+        e.gauges_seconds(
+            "synod_merge_waits",
+            "For how long batches of other groups have waited for it",
+            stalled.clone(),
+        )?;
+        // What Prometheus recommends is seconds. It goes with 0.4.0.
+        e.gauges(
+            "synod_merge_waits_ms",
+            "Deprecated, and gone in 0.4.0: synod_merge_waits_seconds in milliseconds",
+            stalled.map(|(group, since)| (group, u64::try_from(since.as_millis()).unwrap_or(u64::MAX))),
+        )?;
         e.counter_seconds(
             "synod_merge_waited",
             "Time in which a batch waited for another group's",
