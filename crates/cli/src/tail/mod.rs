@@ -1,28 +1,31 @@
 //! `synod tail`: prints what the cluster decides, as it does.
 
+mod json;
+
 use std::{fmt::Write as _, str::FromStr};
 
 use clap::Args;
 use prost::Message as _;
-use serde_json::{Value, json};
 use synod_api::synod::v1::{
     CommandKind, KvAuthChange, KvCommand, kv_auth_change::Change, kv_command::Command,
 };
 use synod_client::{
     Start, Subscription,
     api::{
-        Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+        AlarmRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
         compare::{CompareResult, CompareTarget, TargetUnion},
         request_op::Request,
     },
     native::{DecidedBatch, DecidedCommand, GroupPoint},
 };
+use synod_replica::ChangeRequest;
+use synod_sim::describe;
 use tokio::signal;
 
 use crate::{
     client::{ClientArgs, block_on},
     failure::Failure,
-    output::{self, Format, base64, object},
+    output::{self, Format},
 };
 
 /// The end of `synod tail --help`.
@@ -38,8 +41,9 @@ print the same lines, and a tail of fewer groups prints those of its groups in t
 others. With --groups shard:N the groups have no common order, and do not wait for each other here either.
 
 A command is printed when it is decided. It may have no effect: a transaction may take its other branch, and a command
-that a client sent again is there twice and is executed once (with -w json: it has the same session and number, and a
-transaction has its comparisons and operations whole, so that a program can find out which branch was taken).
+that a client sent again is there twice and is executed once. With -w json all of a command is printed, so that a
+program can find that out: its session and number there, the fields of its request, and those that servers add, such as
+the user. No tail shows hashes of passwords and tokens.
 
 A tail goes on at the next of the endpoints if its replica fails, and loses nothing. At its end it says on standard error
 what to give as --from in order to go on. Replicas keep only the newest part of their logs (serve --keep-slots,
@@ -126,7 +130,7 @@ async fn follow(args: &TailArgs, subscription: &mut Subscription) -> Result<(), 
         let mut text = String::new();
         for command in batch.commands.iter().filter(is_shown) {
             text += &match args.client.write_out {
-                Format::Json => format!("{}\n", to_json(&batch, command)),
+                Format::Json => format!("{}\n", json::command(&batch, command)),
                 _ => line(&batch, command),
             };
             left = left.saturating_sub(1);
@@ -144,7 +148,10 @@ fn line(batch: &DecidedBatch, command: &DecidedCommand) -> String {
         CommandKind::Apply => applied(&command.payload),
         CommandKind::OpenSession => "open a session".to_owned(),
         CommandKind::AdvanceClock => "advance the clock".to_owned(),
-        CommandKind::Reconfigure => "change the group".to_owned(),
+        CommandKind::Reconfigure => match ChangeRequest::decode(command.payload.clone()) {
+            Ok(request) => format!("change the group: {}", describe::change(&request)),
+            Err(_) => "change the group in a way that this program does not know".to_owned(),
+        },
         CommandKind::Settle => "complete a change of voters".to_owned(),
         CommandKind::Skip => "skip".to_owned(),
     };
@@ -158,7 +165,7 @@ fn applied(payload: &[u8]) -> String {
         Some(Command::DeleteRange(range)) => delete_text(&range),
         Some(Command::Txn(txn)) => txn_text(&txn),
         Some(Command::Compact(compact)) => format!("compact {}", compact.revision),
-        Some(Command::Alarm(alarm)) => format!("alarm {}", alarm.action().as_str_name().to_lowercase()),
+        Some(Command::Alarm(alarm)) => alarm_text(&alarm),
         Some(Command::LeaseGrant(grant)) => format!("lease {:x} for {} s", grant.id, grant.ttl),
         Some(Command::LeaseRevoke(revoke)) => format!("revoke lease {:x}", revoke.id),
         Some(Command::LeaseRenew(renew)) => {
@@ -172,6 +179,12 @@ fn applied(payload: &[u8]) -> String {
         Some(Command::Auth(change)) => auth_text(&change),
         None => format!("{} bytes {}", payload.len(), text(payload)),
     }
+}
+
+fn alarm_text(alarm: &AlarmRequest) -> String {
+    let of =
+        if alarm.member_id == 0 { "all members".to_owned() } else { format!("member {:x}", alarm.member_id) };
+    format!("alarm {} {} of {of}", alarm.action().as_str_name().to_lowercase(), alarm.alarm().as_str_name())
 }
 
 /// What becomes of users and roles. Hashes and tokens are left out.
@@ -188,8 +201,11 @@ fn auth_text(change: &KvAuthChange) -> String {
         Some(Change::RoleAdd(role)) => format!("role add {:?}", role.name),
         Some(Change::RoleDelete(role)) => format!("role delete {:?}", role.role),
         Some(Change::RoleGrantPermission(role)) => {
-            let range = role.perm.as_ref().map(|perm| range_text(&perm.key, &perm.range_end));
-            format!("role grant-permission {:?} {}", role.name, range.unwrap_or_default())
+            let permission = role.perm.as_ref().map(|perm| {
+                let kind = perm.perm_type().as_str_name().to_lowercase();
+                format!("{kind} {}", range_text(&perm.key, &perm.range_end))
+            });
+            format!("role grant-permission {:?} {}", role.name, permission.unwrap_or_default())
         }
         Some(Change::RoleRevokePermission(role)) => {
             format!("role revoke-permission {:?} {}", role.role, range_text(&role.key, &role.range_end))
@@ -278,114 +294,12 @@ fn text(bytes: &[u8]) -> String {
     }
 }
 
-/// A command for programs: bytes are in base64, as etcdctl prints them.
-fn to_json(batch: &DecidedBatch, command: &DecidedCommand) -> Value {
-    let kind = command.kind().as_str_name().to_lowercase();
-    let mut value = object([
-        ("slot", batch.slot.into()),
-        ("kind", kind.into()),
-        ("session", command.session.into()),
-        ("sequence", command.sequence.into()),
-    ]);
-    // These are there also if they are 0.
-    value["group"] = batch.group.into();
-    if let Some(position) = batch.position {
-        value["position"] = position.into();
-    }
-    if command.kind() == CommandKind::Apply {
-        match KvCommand::decode(command.payload.clone()).ok().and_then(|command| command.command) {
-            Some(Command::Put(put)) => value["put"] = put_json(&put),
-            Some(Command::DeleteRange(range)) => value["delete_range"] = delete_json(&range),
-            Some(Command::Txn(txn)) => value["txn"] = txn_json(&txn),
-            Some(Command::Compact(compact)) => value["compact"] = json!({ "revision": compact.revision }),
-            Some(Command::Alarm(alarm)) => value["alarm"] = alarm.action().as_str_name().into(),
-            Some(Command::LeaseGrant(grant)) => {
-                value["lease_grant"] = json!({ "id": grant.id, "ttl": grant.ttl });
-            }
-            Some(Command::LeaseRevoke(revoke)) => value["lease_revoke"] = json!({ "id": revoke.id }),
-            Some(Command::LeaseRenew(renew)) => value["lease_renew"] = json!({ "ids": renew.ids }),
-            Some(Command::HashCheck(check)) => {
-                let hash = check.hash.map(|hash| hash.hash);
-                value["hash_check"] = json!({ "revision": check.revision, "hash": hash });
-            }
-            Some(Command::Auth(change)) => value["auth"] = auth_text(&change).into(),
-            None => value["payload"] = base64(&command.payload),
-        }
-    }
-    value
-}
-
-fn put_json(put: &PutRequest) -> Value {
-    object([
-        ("key", base64(&put.key)),
-        ("value", base64(&put.value)),
-        ("lease", put.lease.into()),
-        ("ignore_value", put.ignore_value.into()),
-        ("ignore_lease", put.ignore_lease.into()),
-    ])
-}
-
-fn delete_json(range: &DeleteRangeRequest) -> Value {
-    object([("key", base64(&range.key)), ("range_end", base64(&range.range_end))])
-}
-
-/// A read matters to a transaction: if its revision is gone or to come, the transaction has no effect.
-fn range_json(range: &RangeRequest) -> Value {
-    object([
-        ("key", base64(&range.key)),
-        ("range_end", base64(&range.range_end)),
-        ("limit", range.limit.into()),
-        ("revision", range.revision.into()),
-        ("sort_order", named(range.sort_order, range.sort_order().as_str_name())),
-        ("sort_target", named(range.sort_target, range.sort_target().as_str_name())),
-        ("keys_only", range.keys_only.into()),
-        ("count_only", range.count_only.into()),
-        ("min_mod_revision", range.min_mod_revision.into()),
-        ("max_mod_revision", range.max_mod_revision.into()),
-        ("min_create_revision", range.min_create_revision.into()),
-        ("max_create_revision", range.max_create_revision.into()),
-    ])
-}
-
-/// The name of an enumeration's value, unless it is the default.
-fn named(number: i32, name: &str) -> Value {
-    if number == 0 { Value::Null } else { name.into() }
-}
-
-fn txn_json(txn: &TxnRequest) -> Value {
-    let operation = |operation: &RequestOp| match &operation.request {
-        Some(Request::RequestPut(put)) => json!({ "put": put_json(put) }),
-        Some(Request::RequestDeleteRange(range)) => json!({ "delete_range": delete_json(range) }),
-        Some(Request::RequestRange(range)) => json!({ "range": range_json(range) }),
-        Some(Request::RequestTxn(inner)) => json!({ "txn": txn_json(inner) }),
-        None => json!({}),
-    };
-    json!({
-        "compares": txn.compare.len(),
-        "compare": txn.compare.iter().map(compare_json).collect::<Vec<_>>(),
-        "success": txn.success.iter().map(operation).collect::<Vec<_>>(),
-        "failure": txn.failure.iter().map(operation).collect::<Vec<_>>(),
-    })
-}
-
-/// A comparison with the names of etcd's JSON. What it compares with is there also if that is 0.
-fn compare_json(compare: &Compare) -> Value {
-    let mut value = object([("key", base64(&compare.key)), ("range_end", base64(&compare.range_end))]);
-    value["result"] = compare.result().as_str_name().into();
-    value["target"] = compare.target().as_str_name().into();
-    match &compare.target_union {
-        Some(TargetUnion::Version(version)) => value["version"] = (*version).into(),
-        Some(TargetUnion::CreateRevision(revision)) => value["create_revision"] = (*revision).into(),
-        Some(TargetUnion::ModRevision(revision)) => value["mod_revision"] = (*revision).into(),
-        Some(TargetUnion::Value(bytes)) => value["value"] = base64(bytes),
-        Some(TargetUnion::Lease(id)) => value["lease"] = (*id).into(),
-        None => {}
-    }
-    value
-}
-
 #[cfg(test)]
 mod tests {
+    use synod_client::{api::AuthRoleGrantPermissionRequest, authpb::Permission};
+    use synod_replica::Change as OfGroup;
+    use synod_wire::ReplicaId;
+
     use super::*;
 
     #[test]
@@ -400,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_printed_for_people_and_for_programs() {
+    fn commands_are_printed_for_people() {
         let put = |key: &str, value: &[u8]| PutRequest {
             key: key.to_owned().into(),
             value: value.to_vec().into(),
@@ -428,13 +342,29 @@ mod tests {
         );
         let other = DecidedCommand { payload: "\u{1}?".into(), ..DecidedCommand::default() };
         assert_eq!(line(&batch, &other), "0:17@5       2 bytes \"\\u{1}?\"\n");
+        let alarm = AlarmRequest { action: 2, member_id: 31, alarm: 1 };
         assert_eq!(
-            to_json(&batch, &of(Command::Put(put("city", b"x")))),
-            json!({
-                "group": 0, "slot": 17, "position": 5, "kind": "apply", "session": 7, "sequence": 3,
-                "put": { "key": "Y2l0eQ==", "value": "eA==" }
-            })
+            line(&batch, &of(Command::Alarm(alarm))),
+            "0:17@5       alarm deactivate NOSPACE of member 1f\n"
         );
+        let perm = Permission { perm_type: 2, key: "a".into(), range_end: "b".into() };
+        let grant = AuthRoleGrantPermissionRequest { name: "r".into(), perm: Some(perm) };
+        let grant = KvAuthChange { change: Some(Change::RoleGrantPermission(grant)) };
+        assert_eq!(
+            line(&batch, &of(Command::Auth(grant))),
+            "0:17@5       role grant-permission \"r\" readwrite \"a\" to \"b\"\n"
+        );
+        let removal = ChangeRequest { expected: 3, change: OfGroup::Remove(ReplicaId(2)) };
+        let of_group = |payload| DecidedCommand {
+            kind: CommandKind::Reconfigure.into(),
+            payload,
+            ..DecidedCommand::default()
+        };
+        assert_eq!(
+            line(&batch, &of_group(removal.encode().to_bytes())),
+            "0:17@5       change the group: remove r2 (of version 3)\n"
+        );
+        assert!(line(&batch, &of_group("?".into())).contains("in a way that this program does not know"));
     }
 
     #[test]
@@ -479,8 +409,8 @@ mod tests {
              --ignore-lease else (txn if mod(\"d\") < 7 then nothing else get \"x\")"
         );
         assert_eq!(
-            txn_json(&txn),
-            json!({
+            json::txn(&txn),
+            serde_json::json!({
                 "compares": 3,
                 "compare": [
                     { "key": "YQ==", "result": "EQUAL", "target": "CREATE", "create_revision": 0 },
