@@ -41,7 +41,8 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
          quota-backend-bytes: 0\nheartbeat-interval: 50\nelection-timeout: 500\ninitial-cluster-token: 'etcd-cluster'\n\
          warning-unary-request-duration: 1\nauto-compaction-mode: revision\nauto-compaction-retention: \"1000\"\n\
          client-transport-security:\n  cert-file:\n  client-cert-auth: false\nlog-outputs: [stderr, {log}]\n\
-         enable-log-rotation: true\nlog-rotation-config-json: '{{\"maxsize\": 5, \"localtime\": true}}'\n",
+         enable-log-rotation: true\nlog-rotation-config-json: '{{\"maxsize\": 5, \"localtime\": true}}'\n\
+         log-level: debug\n",
         data = folder.path().join("data").display(),
         log = log.display(),
     );
@@ -67,6 +68,10 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
     };
     assert!(page(&pages).contains("etcdserver"), "{}", page(&pages));
     assert_eq!(page(&client), "");
+    let user = format!("{pages}/v3/auth/user/add");
+    let args = ["-s", "-m", "10", &user, "-d", r#"{"name":"u","password":"s3cret"}"#];
+    let added = Command::new("curl").args(args).output().unwrap();
+    assert!(String::from_utf8(added.stdout).unwrap().contains("header"));
     // A second member that stays a learner is one too many.
     let add = |name: &str, url: &str| {
         let args = ["member", "add", name, "--peer-urls", url, "--learner", "--endpoints", &client];
@@ -91,9 +96,15 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
         "--log-rotation-config-json: localtime has no effect",
         "starting initial corruption check",
         "request stats: it took too long",
+        // What `debug` adds.
+        "what the flags say of ordering",
+        "prepared a segment of the log",
+        "election group=g0 epoch=e1 role=\"leader\"",
     ] {
         assert!(log.contains(line), "{line:?} is not in\n{log}");
     }
+    // It is nothing for each request, and no secret.
+    assert!(!log.contains("h2::") && !log.contains("s3cret"), "{log}");
     assert!(!log.contains("--initial-cluster-token"), "{log}");
 }
 

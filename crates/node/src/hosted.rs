@@ -7,10 +7,10 @@ use std::{
 };
 
 use synod_consensus::Role;
-use synod_replica::{Action, Clocked, Event, Fork, Group, Mark, Replica, RequestError};
+use synod_replica::{Action, Clocked, Event, Fork, Group, Mark, Replica, ReplicaStatus, RequestError};
 use synod_storage::Reached;
 use synod_sync::{Planted, channel::Sender, planted};
-use synod_wire::{GroupId, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Epoch, GroupId, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Ended,
@@ -50,6 +50,8 @@ pub(crate) struct Hosted {
     pub(crate) notes: Notes,
     /// Whether it has long been without memory and without a leader.
     pub(crate) stranded: Stranded,
+    /// The stage of elections that was logged last.
+    pub(crate) stage: Option<Stage>,
     /// When the other threads last heard what is decided.
     pub(crate) reached_at: Time,
     /// When it answers from its own state at the latest, unless it joins.
@@ -75,6 +77,9 @@ pub(crate) struct Stranded {
     /// That it has been so for long was said.
     told: bool,
 }
+
+/// What changes in the course of an election: the epoch, the role, and the highest ballot that the replica knows.
+type Stage = (Epoch, Role, Ballot);
 
 /// How far a group is on the disk and in execution, and what its replicated clock shows.
 pub(crate) struct Seen {
@@ -275,6 +280,15 @@ impl Hosted {
     pub(crate) fn would_overtake(&self, after: Lsn) -> bool {
         let waits = self.gated > self.shared.released.observe();
         after > Lsn::ZERO && waits && !planted(Planted::OvertakeGated)
+    }
+
+    /// Logs each stage of an election, also of one that nobody wins.
+    pub(crate) fn log_stage(&mut self, status: &ReplicaStatus) {
+        let stage @ (epoch, role, ballot) =
+            (status.entered, status.protocol.role, status.protocol.view.ballot);
+        if self.stage.replace(stage) != Some(stage) {
+            tracing::debug!(group = %self.group, %epoch, role = role.as_str(), %ballot, "election");
+        }
     }
 
     /// A replica that lost its log learns from a leader what it may have said. Where there is none for long, most of

@@ -514,7 +514,9 @@ impl<S: StateMachine> ProtocolStage<S> {
         for group in std::mem::take(&mut self.touched) {
             let hosted = &mut self.hosted[usize::from(group.0)];
             hosted.is_touched = false;
-            hosted.shared.store(&hosted.replica.status());
+            let status = hosted.replica.status();
+            hosted.shared.store(&status);
+            hosted.log_stage(&status);
             hosted.warn_if_stranded(self.common.me, now);
             hosted.publish_progress();
             hosted.publish_reached(now);

@@ -176,6 +176,13 @@ impl SnapshotStage {
         match event {
             // The peer knows it by the slot that it asked for.
             Event::ChunkRead { to, offset, total, bytes, .. } => {
+                let end = offset + bytes.len() as u64;
+                if offset == 0 && total > 0 {
+                    tracing::debug!(%group, %to, slot = slot.0, bytes = total, "sending a snapshot");
+                }
+                if end == total && total > 0 {
+                    tracing::debug!(%group, %to, slot = slot.0, bytes = total, "sent the end of a snapshot");
+                }
                 Event::ChunkRead { to, slot, offset, total, bytes }
             }
             other => other,
@@ -239,10 +246,15 @@ impl SnapshotStage {
                 return false;
             }
         };
-        if let Err(error) = &finished
-            && let Some(left_out) = self.groups[place].warnings.admit("sound")
-        {
-            tracing::error!(%group, slot = info.slot.0, %error, "a received snapshot is not sound{left_out}");
+        match &finished {
+            Ok(()) => {
+                tracing::debug!(%group, slot = info.slot.0, bytes = info.bytes, "received a snapshot whole")
+            }
+            Err(error) => {
+                if let Some(left_out) = self.groups[place].warnings.admit("sound") {
+                    tracing::error!(%group, slot = info.slot.0, %error, "a received snapshot is not sound{left_out}");
+                }
+            }
         }
         finished.is_ok()
     }
@@ -255,6 +267,7 @@ impl SnapshotStage {
         cut: Option<Cut>,
         jobs: &Receiver<(GroupId, SnapshotJob)>,
     ) {
+        tracing::debug!(%group, slot = slot.0, "writing a snapshot");
         let began = Instant::now();
         let written = self.write_file(group, slot, &*frozen, cut.as_ref(), jobs);
         match &written {

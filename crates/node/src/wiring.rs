@@ -236,6 +236,7 @@ impl Wiring {
             execution,
             notes: Notes { group, data_dir: Arc::clone(data_dir), origin },
             stranded: Default::default(),
+            stage: None,
             reached_at: Time::ZERO,
             settles_at,
             is_touched: false,

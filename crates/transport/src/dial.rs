@@ -9,7 +9,7 @@ use std::{
 
 use synod_sync::{net::TcpStream, thread, time::Instant};
 use synod_wire::{Mismatch, Stranger};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
     Config, Event, ObstacleKind,
@@ -61,6 +61,7 @@ pub(crate) fn run(shared: &Shared, link: &Arc<Link>) {
     let mut warnings = Repeats::default();
     let mut target = link.target();
     let mut told_refused = false;
+    debug!(peer = %link.id(), address = &*target.address, "calling the peer until it answers");
     while !link.is_stopped() {
         match open(config, link, &target) {
             Ok((stream, welcome)) => {
@@ -240,9 +241,9 @@ fn run_session(
         warnings.clear();
     }
     let text = format!("connection lost: {end}");
-    if !matches!(end, SessionEnd::Stopped | SessionEnd::Moved)
-        && let Some(left_out) = warnings.admit(&text)
-    {
+    if matches!(end, SessionEnd::Stopped | SessionEnd::Moved) {
+        debug!(peer = %link.id(), "connection ended: {end}");
+    } else if let Some(left_out) = warnings.admit(&text) {
         warn!(peer = %link.id(), "{text}{left_out}");
     }
     shared.tell(Event::Down { peer: link.id() });

@@ -527,7 +527,8 @@ pub struct AuthArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Messages")]
 pub struct LogArgs {
-    /// The level: error, warn, info, debug or trace; or one for each part, as in info,synod_transport=debug.
+    /// The level: error, warn, info, debug or trace; or one for each part, as in info,synod_transport=debug. Frames of
+    /// HTTP/2 take a word of their own: debug,h2=debug.
     #[arg(long, env = "SYNOD_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
     /// Where messages go: stderr, stdout, or files, to whose ends they are added.

@@ -43,6 +43,9 @@ pub fn idle(args: &LogArgs) -> Vec<String> {
     }
 }
 
+/// What `debug` and `trace` leave out unless it is named: some ten lines for each request.
+const FRAMES: &str = "h2=info";
+
 /// Reads `--log-level`.
 fn filter(given: &str) -> Result<EnvFilter, Failure> {
     let level = match given {
@@ -59,9 +62,14 @@ fn filter(given: &str) -> Result<EnvFilter, Failure> {
     // The filter takes any other word for the name of a part, and tells nothing of all the others.
     let is_level =
         |word: &str| !word.is_empty() && (word.contains(['=', '[']) || word.parse::<LevelFilter>().is_ok());
-    let words: Vec<_> = level.split(',').map(str::trim).collect();
+    let mut words: Vec<_> = level.split(',').map(str::trim).collect();
     if let Some(word) = words.iter().find(|word| !is_level(word)) {
         return Err(refusal(format!("{word:?} is no level")));
+    }
+    let is_verbose = |word: &&str| word.parse::<LevelFilter>().is_ok_and(|level| level > LevelFilter::INFO);
+    if words.iter().any(is_verbose) {
+        // Of equal names the last one counts.
+        words.insert(0, FRAMES);
     }
     EnvFilter::builder().parse(words.join(",")).map_err(|error| refusal(error.to_string()))
 }
@@ -100,6 +108,17 @@ mod tests {
     fn a_level_is_one_that_there_is() {
         for level in ["error", "INFO", "off", "fatal", "info,synod_transport=debug", "warn, synod=trace"] {
             filter(level).unwrap_or_else(|why| panic!("{level}: {why:?}"));
+        }
+        let shown = |level: &str| filter(level).unwrap().to_string();
+        for (level, has, lacks) in [
+            ("debug", "h2=info", "trace"),
+            ("warn,trace", "h2=info", "debug"),
+            ("debug,h2=trace", "h2=trace", "h2=info"),
+            ("info", "info", "h2"),
+            ("warn,synod_node=debug", "synod_node=debug", "h2"),
+        ] {
+            let shown = shown(level);
+            assert!(shown.contains(has) && !shown.contains(lacks), "{level}: {shown}");
         }
         for bogus in ["bogus", "", "info,bogus", "synod_transport=bogus", "notice"] {
             let why = format!("{:?}", filter(bogus).unwrap_err());

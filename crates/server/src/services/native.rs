@@ -22,6 +22,7 @@ use synod_kv::validate;
 use synod_replica::Limits;
 use synod_wire::{GroupId, ReplicaId, SessionId, Slot};
 use tonic::Status;
+use tracing::debug;
 
 use super::{
     afford,
@@ -56,7 +57,11 @@ impl<R: Replica> Store<R> {
         let opening = self.openings().open(table, lane.origin(), Instant::now());
         let opening = opening.map_err(|share| too_many_sessions(table, share))?;
         match replica.open_session().await {
-            Ok(session) => Ok(OpenSessionResponse { session: session.0, groups: self.count().into() }),
+            Ok(session) => {
+                // Without its number: with that anybody could execute commands in it.
+                debug!(group = request.group, from = ?lane.origin(), "a client has opened a session");
+                Ok(OpenSessionResponse { session: session.0, groups: self.count().into() })
+            }
             Err(error) => {
                 if !matches!(error, RequestError::Timeout | RequestError::Stopping) {
                     opening.failed();
@@ -149,6 +154,7 @@ impl<R: Replica> Store<R> {
         let leave: Vec<_> = request.leave.into_iter().map(group).collect::<Result<_, _>>()?;
         let subscribed = self.replica().subscribe(groups, start).await;
         let subscription = subscribed.map_err(|error| broken_off(&error))?;
+        debug!(groups = subscription.points().len(), "a subscription begins");
         Ok(self.feeds().feed(subscription, leave, place, judgement))
     }
 

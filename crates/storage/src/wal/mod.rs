@@ -315,6 +315,7 @@ impl Wal {
         self.stats.segments_begun += 1;
         self.stats.segment_waits += u64::from(waited);
         assert_eq!(prepared.segment, files.active.segment + 1, "segments are numbered without gaps");
+        tracing::debug!(segment = prepared.segment, %first, waited, "the log goes on in the next segment");
         let next = Active::begin(prepared, self.identity, first, self.states.len() as u32);
         let full = std::mem::replace(&mut files.active, next);
         files.full.push_back(FullSegment { segment: full.segment, bytes: full.end, slot_max: full.slot_max });

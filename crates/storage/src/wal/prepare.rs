@@ -125,6 +125,7 @@ impl Workshop {
         let written = file.bytes().map_err(|error| StorageError::io("look at", &path, error))?;
         let life = self.disk.secret();
         self.list.add(segment, Entry { bytes: written, life })?;
+        tracing::debug!(segment, bytes = written, from = %from.display(), "prepared a segment of the log");
         Ok(Prepared { segment, path, file, bytes, life })
     }
 
@@ -346,6 +347,9 @@ impl Bench {
             let spares = state.spares.len();
             drop(state);
             let retired = self.workshop.retire(segment, spares);
+            if let Ok(spare) = &retired {
+                tracing::debug!(segment, kept = spare.is_some(), "took a trimmed segment out of the log");
+            }
             let mut state = self.shared.lock();
             match retired {
                 Ok(spare) => {
