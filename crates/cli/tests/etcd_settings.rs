@@ -68,10 +68,12 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
     };
     assert!(page(&pages).contains("etcdserver"), "{}", page(&pages));
     assert_eq!(page(&client), "");
-    let user = format!("{pages}/v3/auth/user/add");
-    let args = ["-s", "-m", "10", &user, "-d", r#"{"name":"u","password":"s3cret"}"#];
-    let added = Command::new("curl").args(args).output().unwrap();
-    assert!(String::from_utf8(added.stdout).unwrap().contains("header"));
+    let post = |path: &str, body: &str| {
+        let args = ["-s", "-m", "10", &format!("{pages}/v3/{path}"), "-d", body];
+        let answer = Command::new("curl").args(args).output().unwrap();
+        assert!(String::from_utf8(answer.stdout).unwrap().contains("header"), "{path}");
+    };
+    post("auth/user/add", r#"{"name":"u","password":"s3cret"}"#);
     // A second member that stays a learner is one too many.
     let add = |name: &str, url: &str| {
         let args = ["member", "add", name, "--peer-urls", url, "--learner", "--endpoints", &client];
@@ -86,6 +88,13 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
     // It serves some time before it says so.
     let log = || fs::read_to_string(&log).unwrap();
     until("it is ready", || log().contains("ready to serve client requests"));
+    // Every request is slow here, and ten a second are told.
+    until("a slow put is told with its key and where its time went", || {
+        post("kv/put", r#"{"key":"YS1rZXk=","value":"YS12YWx1ZQ=="}"#);
+        let parts =
+            ["request stats", "key=\"a-key\"", "peer=127.0.0.1:", "_bytes=", " ordering=", " execution="];
+        log().lines().any(|line| parts.iter().all(|part| line.contains(part)))
+    });
     drop(replica);
     let log = log();
     for line in [
@@ -104,7 +113,9 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
         assert!(log.contains(line), "{line:?} is not in\n{log}");
     }
     // It is nothing for each request, and no secret.
-    assert!(!log.contains("h2::") && !log.contains("s3cret"), "{log}");
+    for not in ["h2::", "s3cret", "a-value"] {
+        assert!(!log.contains(not), "{not:?} is in\n{log}");
+    }
     assert!(!log.contains("--initial-cluster-token"), "{log}");
 }
 

@@ -9,6 +9,7 @@ use std::{
         atomic::Ordering::{Relaxed, SeqCst},
     },
     task::Poll,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use synod_replica::{
     Answer, Change, ChangeRequest, Choice, Event, Group, Limits, LogBegin, LogFrom, LogPart, Membership,
     Others, RequestError, SessionCommand, SubscribeError, Take, decode_reply,
 };
+use synod_sync::time::Instant;
 use synod_wire::{Ballot, Batch, CommandKind, Durability, GroupId, ReplicaId, SessionId, Slot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -41,11 +43,20 @@ const TURN_MAX: usize = 256;
 /// one that waits.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    answer: oneshot::Sender<Result<Answer, RequestError>>,
+    answer: oneshot::Sender<Told>,
+    ordered: Option<Instant>,
     _place: OwnedSemaphorePermit,
 }
 
+/// What a client is told, and when its command was decided, or its read confirmed, if that happened.
+type Told = (Result<Answer, RequestError>, Option<Instant>);
+
 impl Reply {
+    /// What it waits for was ordered at this moment: only its execution is still to come.
+    pub(crate) fn ordered(self, at: Option<Instant>) -> Reply {
+        Reply { ordered: at, ..self }
+    }
+
     /// Whether the client still waits.
     pub(crate) fn is_awaited(&self) -> bool {
         !self.answer.is_closed()
@@ -53,7 +64,33 @@ impl Reply {
 
     /// Answers the client, if it still waits, and frees its place.
     pub(crate) fn send(self, answer: Result<Answer, RequestError>) {
-        let _ = self.answer.send(answer);
+        let _ = self.answer.send((answer, self.ordered));
+    }
+}
+
+/// An answer, and where the time went until it came.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Timed<T> {
+    /// The answer.
+    pub outcome: Result<T, RequestError>,
+    /// How long the request waited for a place in the queue and for its order: until the command was decided, or it was
+    /// known what the read must see; or until it failed.
+    pub ordering: Duration,
+    /// How long it then took until the answer came, with the wait for what was to be executed before it.
+    pub execution: Duration,
+}
+
+impl<T> Timed<T> {
+    fn new(began: Instant, told: Result<Told, RequestError>, of: impl FnOnce(Answer) -> T) -> Timed<T> {
+        let (outcome, ordered) = told.unwrap_or_else(|error| (Err(error), None));
+        let now = Instant::now();
+        let ordered = ordered.unwrap_or(now);
+        Timed {
+            outcome: outcome.map(of),
+            ordering: ordered.saturating_duration_since(began),
+            execution: now.saturating_duration_since(ordered),
+        }
     }
 }
 
@@ -86,7 +123,12 @@ pub(crate) struct Inner {
     pub(crate) transport: Arc<dyn synod_transport::Sender>,
 }
 
-type Answered = oneshot::Receiver<Result<Answer, RequestError>>;
+type Answered = oneshot::Receiver<Told>;
+
+/// What came for a client; a replica that is gone was stopping.
+async fn told(answer: Answered) -> Told {
+    answer.await.unwrap_or((Err(RequestError::Stopping), None))
+}
 
 impl Inner {
     fn execute(&self, job: Job) -> Result<(), RequestError> {
@@ -133,7 +175,7 @@ impl Inner {
         let place = Arc::clone(&self.admission).acquire_many_owned(permits).await;
         let place = place.map_err(|_| RequestError::Stopping)?;
         let (answer, answered) = oneshot::channel();
-        Ok((Reply { answer, _place: place }, answered))
+        Ok((Reply { answer, ordered: None, _place: place }, answered))
     }
 
     pub(crate) fn permits(queue_bytes_max: usize) -> usize {
@@ -172,6 +214,12 @@ impl Handle {
     /// See [`RequestError`]; [`RequestError::may_have_executed`] says whether the command may have been executed all
     /// the same.
     pub async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        self.execute_timed(command).await.outcome
+    }
+
+    /// The same with where the time went.
+    #[doc(hidden)]
+    pub async fn execute_timed(&self, command: Bytes) -> Timed<Bytes> {
         self.command(CommandKind::Apply, None, command).await
     }
 
@@ -181,7 +229,7 @@ impl Handle {
     /// # Errors
     /// See [`RequestError`].
     pub async fn execute_upkeep(&self, command: Bytes) -> Result<Bytes, RequestError> {
-        self.submit(command, |payload, reply| ClientJob::Upkeep { payload, reply }).await
+        self.submit(command, |payload, reply| ClientJob::Upkeep { payload, reply }).await.outcome
     }
 
     /// The same for a client that numbers its commands: one that was executed before is answered with the reply
@@ -194,6 +242,12 @@ impl Handle {
         place: SessionCommand,
         command: Bytes,
     ) -> Result<Bytes, RequestError> {
+        self.execute_in_session_timed(place, command).await.outcome
+    }
+
+    /// The same with where the time went.
+    #[doc(hidden)]
+    pub async fn execute_in_session_timed(&self, place: SessionCommand, command: Bytes) -> Timed<Bytes> {
         self.command(CommandKind::Apply, Some(place), command).await
     }
 
@@ -202,7 +256,7 @@ impl Handle {
     /// # Errors
     /// See [`RequestError`].
     pub async fn open_session(&self) -> Result<SessionId, RequestError> {
-        let reply = self.command(CommandKind::OpenSession, None, Bytes::new()).await?;
+        let reply = self.command(CommandKind::OpenSession, None, Bytes::new()).await.outcome?;
         let id = reply[..].try_into().map_err(|_| RequestError::OutcomeUnknown)?;
         Ok(SessionId(u64::from_le_bytes(id)))
     }
@@ -280,7 +334,7 @@ impl Handle {
         self.check(&change)?;
         let request = ChangeRequest { expected, change };
         let payload = request.encode().to_bytes();
-        let reply = self.command(CommandKind::Reconfigure, None, payload).await?;
+        let reply = self.command(CommandKind::Reconfigure, None, payload).await.outcome?;
         Ok(decode_reply(reply).map_err(|_| RequestError::OutcomeUnknown)??)
     }
 
@@ -333,21 +387,21 @@ impl Handle {
         kind: CommandKind,
         session: Option<SessionCommand>,
         payload: Bytes,
-    ) -> Result<Bytes, RequestError> {
+    ) -> Timed<Bytes> {
         self.submit(payload, |payload, reply| ClientJob::Command { kind, session, payload, reply }).await
     }
 
-    async fn submit(
-        &self,
-        payload: Bytes,
-        job: impl FnOnce(Bytes, Reply) -> ClientJob,
-    ) -> Result<Bytes, RequestError> {
-        if payload.len() > self.limits().request_bytes_max {
-            return Err(RequestError::TooLarge);
-        }
-        let (reply, answer) = self.inner.admit(payload.len()).await?;
-        self.send(job(payload, reply))?;
-        answer.await.unwrap_or(Err(RequestError::Stopping)).map(Answer::whole)
+    async fn submit(&self, payload: Bytes, job: impl FnOnce(Bytes, Reply) -> ClientJob) -> Timed<Bytes> {
+        let began = Instant::now();
+        let submitted = async {
+            if payload.len() > self.limits().request_bytes_max {
+                return Err(RequestError::TooLarge);
+            }
+            let (reply, answer) = self.inner.admit(payload.len()).await?;
+            self.send(job(payload, reply))?;
+            Ok(told(answer).await)
+        };
+        Timed::new(began, submitted.await, Answer::whole)
     }
 
     /// Asks the state machine; the answer reflects everything that was acknowledged before the call.
@@ -364,11 +418,23 @@ impl Handle {
     /// # Errors
     /// See [`RequestError`].
     pub async fn read(&self, query: Bytes) -> Result<Answer, RequestError> {
-        let (reply, answer) = self.inner.admit(query.len()).await?;
-        self.send(ClientJob::Read { query, reply })?;
-        let answer = answer.await.unwrap_or(Err(RequestError::Stopping))?;
-        self.inner.settle();
-        Ok(answer)
+        self.read_timed(query).await.outcome
+    }
+
+    /// The same with where the time went.
+    #[doc(hidden)]
+    pub async fn read_timed(&self, query: Bytes) -> Timed<Answer> {
+        let began = Instant::now();
+        let submitted = async {
+            let (reply, answer) = self.inner.admit(query.len()).await?;
+            self.send(ClientJob::Read { query, reply })?;
+            Ok::<_, RequestError>(told(answer).await)
+        };
+        let timed = Timed::new(began, submitted.await, |answer| answer);
+        if timed.outcome.is_ok() {
+            self.inner.settle();
+        }
+        timed
     }
 
     /// Asks the state machine as this replica has it, without asking anybody how recent that is. Later answers
@@ -431,7 +497,7 @@ impl Handle {
         let (reply, answer) = self.inner.admit(query.len()).await?;
         let job = Job::Query { slot: Slot::ZERO, queries: vec![(query, reply)] };
         self.inner.execute(job)?;
-        answer.await.unwrap_or(Err(RequestError::Stopping))
+        told(answer).await.0
     }
 
     /// A fingerprint of the state machine and the sessions, and the slot that it belongs to: equal on all replicas

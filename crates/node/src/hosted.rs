@@ -9,7 +9,7 @@ use std::{
 use synod_consensus::Role;
 use synod_replica::{Action, Clocked, Event, Fork, Group, Mark, Replica, ReplicaStatus, RequestError};
 use synod_storage::Reached;
-use synod_sync::{Planted, channel::Sender, planted};
+use synod_sync::{Planted, channel::Sender, planted, time::Instant};
 use synod_wire::{Ballot, Epoch, GroupId, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     executor::Job,
     log::GroupRecord,
     meeting::forked,
+    merged::Queries,
     node::{Notes, joins},
     protocol::{ClientJob, Common},
     snapshots::SnapshotJob,
@@ -162,7 +163,9 @@ impl Hosted {
             Action::Send { to, message, after } => common.send(self, &to, &message, after),
             Action::Execute { slot, ballots, batch, requests } => {
                 let commands = &mut self.waiting.commands;
-                let reply = |(place, request)| Some((place, commands.remove(request)?));
+                // One look at the clock for all, and none for a batch without clients of this replica.
+                let now = (!requests.is_empty()).then(Instant::now);
+                let reply = |(place, request)| Some((place, commands.remove(request)?.ordered(now)));
                 let replies = requests.into_iter().filter_map(reply).collect();
                 self.execute(Job::Execute { slot, ballots, batch, replies });
             }
@@ -171,7 +174,7 @@ impl Hosted {
                 if let Some((slots, queries)) =
                     reads.and_then(|reads| reads.confirmed(self.group, read, slot))
                 {
-                    self.execute(Job::QueryAt { slots, queries });
+                    self.execute(Job::QueryAt { slots, queries: confirmed(queries) });
                 }
             }
             Action::ReadFailed { read, error } if common.merged.is_some() => {
@@ -180,7 +183,7 @@ impl Hosted {
             }
             Action::ReadAt { read, slot } => {
                 if let Some(queries) = self.waiting.take_read(read) {
-                    self.execute(Job::Query { slot, queries });
+                    self.execute(Job::Query { slot, queries: confirmed(queries) });
                 }
             }
             Action::ReadFailed { read, error } => {
@@ -392,6 +395,12 @@ impl Hosted {
         self.tell_reached();
         self.waiting.into_replies().for_each(|reply| reply.send(Err(RequestError::Stopping)));
     }
+}
+
+/// What these queries must see is known now.
+fn confirmed(queries: Queries) -> Queries {
+    let now = Some(Instant::now());
+    queries.into_iter().map(|(query, reply)| (query, reply.ordered(now))).collect()
 }
 
 /// A caller that is told that the group has changed may ask at once which replicas are in it now. So that is carried

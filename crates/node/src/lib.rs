@@ -81,6 +81,8 @@ mod watch;
 pub use config::{Config, MemberAddress, Merging, Threads, UnknownThreads};
 pub use error::{ChangeError, ConfigError, Ended, Lacking, ReadLogError, StartError};
 pub use handle::Handle;
+#[doc(hidden)]
+pub use handle::Timed;
 #[cfg(feature = "metrics")]
 pub use metrics::NodeMetrics;
 pub use node::Node;

@@ -198,7 +198,7 @@ fn a_task_that_stops_a_replica_leaves_its_thread_to_others() {
     block(async {
         let node = Node::start(group.config(1), machine).await.unwrap();
         let handle = node.handle();
-        let command = tokio::spawn(async move { handle.execute(Bytes::from_static(b"a")).await });
+        let command = tokio::spawn(async move { handle.execute_timed(Bytes::from_static(b"a")).await });
         until_asked(&node).await;
         // The executor's thread ends when the command does, and the stop waits for it.
         let (stopped, ()) = tokio::join!(node.stop(), async {
@@ -207,7 +207,14 @@ fn a_task_that_stops_a_replica_leaves_its_thread_to_others() {
         });
         stopped.unwrap();
         assert_eq!(count.load(SeqCst), 1);
-        assert_eq!(command.await.unwrap(), Ok(Bytes::new()));
+        let command = command.await.unwrap();
+        assert_eq!(command.outcome, Ok(Bytes::new()));
+        // It was decided long before it could be executed.
+        let (ordering, execution) = (command.ordering, command.execution);
+        assert!(
+            ordering > Duration::ZERO && execution >= Duration::from_millis(20),
+            "{ordering:?}, {execution:?}"
+        );
     });
 }
 

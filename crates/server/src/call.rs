@@ -31,6 +31,7 @@ use crate::{
     requests::RequestMetrics,
     sending::{HANDED_BYTES, Sender},
     services::{Answer, Pieces, Store},
+    slow::Answered,
     watch::serve,
 };
 
@@ -139,20 +140,28 @@ impl Call {
         let answer = {
             let mark = works.then(|| lane.mark());
             let body = RequestBody::new(&mut body, path.as_str(), store.bounds(), &charge).marking(mark);
-            let mut answer = pin!(store.answer(path.as_str(), body, lane, &charge, &caller));
+            let answer = store.answer(path.as_str(), body, lane, &charge, &caller);
+            let mut answer = pin!(store.slow().accounting(answer));
             // The future of the answer is dropped when the client resets the request, which frees what the
             // request holds.
-            poll_fn(|cx| match answer.as_mut().poll(cx) {
+            let outcome = poll_fn(|cx| match answer.as_mut().poll(cx) {
                 Poll::Pending if reply.poll_reset(cx).is_ready() => Poll::Ready(None),
                 Poll::Pending => deadline.poll(cx).map(|status| Some(Err(status))),
                 ready => ready.map(Some),
             })
-            .await
+            .await;
+            if let Some(outcome) = &outcome {
+                let code = outcome.as_ref().map_or_else(Status::code, |_| Code::Ok);
+                let bytes = match outcome {
+                    Ok(Answer::Message(message) | Answer::Large(message, _)) => Some(message.len()),
+                    _ => None,
+                };
+                let account = answer.as_mut().take_value().flatten();
+                let answered = Answered { method: path.as_str(), peer: lane.remote(), came, code, bytes };
+                store.slow().look(&answered, account);
+            }
+            outcome
         };
-        if let Some(answer) = &answer {
-            let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
-            store.slow().look(path.as_str(), code, came.elapsed());
-        }
         match answer {
             None => {}
             Some(Err(status)) => {

@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use crate::{
-    Replica, call::Call, config, listen::Origin, outbox::gathering, pings::Pings, places::Presence,
+    Replica, call::Call, config, listen::Remote, outbox::gathering, pings::Pings, places::Presence,
     readers::GATHERED_BYTES, services::Store, web::Web,
 };
 
@@ -63,7 +63,7 @@ pub(crate) struct Terms {
 }
 
 /// Where a connection comes from, and the common name of the certificate that its client has shown.
-pub(crate) type Client = (Origin, Option<Arc<str>>);
+pub(crate) type Client = (Remote, Option<Arc<str>>);
 
 /// Serves a connection until the client ends it; without `web` only calls of gRPC. A certificate that the client has
 /// shown was verified. Once `stop` is ready, it takes no more requests and ends
@@ -73,7 +73,7 @@ pub(crate) type Client = (Origin, Option<Arc<str>>);
 /// The client breaks HTTP/2's rules, does not begin in time, or does not answer a ping.
 pub(crate) async fn serve<R: Replica>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    (origin, common_name): Client,
+    (remote, common_name): Client,
     store: &Store<R>,
     web: Option<&Web<R>>,
     terms: Terms,
@@ -89,7 +89,7 @@ pub(crate) async fn serve<R: Replica>(
     };
     let mut keep_alive =
         KeepAlive::new(connection.ping_pong().expect("nobody else has taken it"), keep_alive);
-    let (lane, share) = (&store.lane(origin).of(occupancy.place.mark()), store.share());
+    let (lane, share) = (&store.lane(remote).of(occupancy.place.mark()), store.share());
     // Refusals since the client last took all that was sent, and the size of the connection's window.
     let (mut refused, mut window) = (0, WINDOW_BYTES_MIN);
     // Streams that would not end by themselves end when it becomes true.
@@ -355,7 +355,8 @@ mod tests {
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");
             let terms = Terms { streams_max: STREAMS_MAX, head_timeout: HEAD_TIMEOUT, keep_alive };
-            let served = serve(stream, (None, None), &store, None, terms, pin!(pending()), place).await;
+            let served =
+                serve(stream, (Remote::default(), None), &store, None, terms, pin!(pending()), place).await;
             served.map_err(|error| error.to_string())
         });
         (client, served)

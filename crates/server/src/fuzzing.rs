@@ -43,6 +43,7 @@ use crate::{
     gateway::{self, Gateway, POOL},
     http::Pages,
     http1,
+    listen::Remote,
     message::framed,
     places::Places,
     readers::Readers,
@@ -196,7 +197,7 @@ async fn serve(stream: tokio::io::DuplexStream, store: Arc<Store<InPlace>>) -> R
     };
     let (_running, stopping) = watch::channel(false);
     let place = Places::new(1).take().expect("it is free");
-    let gateway = Gateway::new(store.clone(), (None, None), terms, stopping, place.mark());
+    let gateway = Gateway::new(store.clone(), (Remote::default(), None), terms, stopping, place.mark());
     let web = Web::new(
         Pages::new(store.clone(), Arc::new(Exposition::new(Registry::default()))),
         Some(gateway),
@@ -206,7 +207,9 @@ async fn serve(stream: tokio::io::DuplexStream, store: Arc<Store<InPlace>>) -> R
     let is_http2 = stream.begins_http2().await.map_err(|error: io::Error| error.to_string())?;
     let stop = pin!(std::future::pending());
     let served = match is_http2 {
-        true => connection::serve(stream, (None, None), &store, Some(&web), terms, stop, place).await,
+        true => {
+            connection::serve(stream, (Remote::default(), None), &store, Some(&web), terms, stop, place).await
+        }
         false => http1::serve(stream, &web, stop, place).await,
     };
     served.map_err(|error| error.to_string())

@@ -72,6 +72,7 @@ pub use memory::InMemory;
 pub use replica::{
     Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, Ordered,
     PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError, Subscription,
+    Timed,
 };
 pub use requests::RequestMetrics;
 pub use serve::Server;

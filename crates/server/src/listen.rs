@@ -131,7 +131,7 @@ pub(crate) enum Accepted {
 }
 
 /// The other end of a connection, for the log.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Remote(Option<SocketAddr>);
 
 /// Whose connection it is, as far as addresses tell: that of an IPv4 host, or of a network of IPv6, whose hosts are one

@@ -29,6 +29,7 @@ use crate::{
     fields::{Bounds, Shape},
     places::Mark,
     services::refusal,
+    slow,
 };
 
 /// Bytes before each message: a flag for compression, and the length.
@@ -153,6 +154,7 @@ impl<'a> RequestBody<'a> {
         if body.is_empty() {
             body = pieces.join();
         }
+        slow::note(|account| account.came(body.len()));
         let Some(&[flag, a, b, c, d]) = body.first_chunk() else {
             return Err(malformed("it is shorter than a message's prefix"));
         };

@@ -21,7 +21,7 @@ use tokio::{
 use tonic::Status;
 
 use crate::{
-    listen::Origin,
+    listen::{Origin, Remote},
     message::too_many,
     places::Mark,
     turns::{Turn, Turns},
@@ -73,7 +73,8 @@ impl Readers {
     pub(crate) fn lane(&self, origin: Origin) -> Lane {
         let (sent, one) = (places(SENT_OF_CONNECTION_MAX), || places(1));
         let (readers, piece, whole, password, body) = (self.clone(), one(), one(), one(), one());
-        Lane { readers, origin, piece, sent, whole, password, body, mark: Mark::default() }
+        let (mark, remote) = (Mark::default(), Remote::default());
+        Lane { readers, origin, remote, piece, sent, whole, password, body, mark }
     }
 }
 
@@ -82,6 +83,7 @@ impl Readers {
 pub(crate) struct Lane {
     readers: Readers,
     origin: Origin,
+    remote: Remote,
     piece: Arc<Semaphore>,
     sent: Arc<Semaphore>,
     whole: Arc<Semaphore>,
@@ -126,6 +128,11 @@ impl Lane {
         Lane { mark, ..self }
     }
 
+    /// The same for a connection from there.
+    pub(crate) fn to(self, remote: Remote) -> Lane {
+        Lane { remote, ..self }
+    }
+
     /// The mark of the connection.
     pub(crate) fn mark(&self) -> &Mark {
         &self.mark
@@ -133,6 +140,11 @@ impl Lane {
 
     pub(crate) fn origin(&self) -> Origin {
         self.origin
+    }
+
+    /// The other end of the connection, for the log.
+    pub(crate) fn remote(&self) -> Remote {
+        self.remote
     }
 
     /// Waits until no other password of the connection is looked at.

@@ -41,6 +41,31 @@ pub trait Replica: Clone + Send + Sync + 'static {
         command: Bytes,
     ) -> impl Future<Output = Result<Bytes, RequestError>> + Send;
 
+    /// [`Replica::execute`], with where the time went.
+    fn execute_timed(&self, command: Bytes) -> impl Future<Output = Timed<Bytes>> + Send {
+        timed(self.execute(command))
+    }
+
+    /// [`Replica::execute_in_session`], with where the time went.
+    fn execute_in_session_timed(
+        &self,
+        session: SessionId,
+        sequence: u64,
+        lowest_outstanding: u64,
+        command: Bytes,
+    ) -> impl Future<Output = Timed<Bytes>> + Send {
+        timed(self.execute_in_session(session, sequence, lowest_outstanding, command))
+    }
+
+    /// [`Replica::query`], with where the time went.
+    fn query_timed(
+        &self,
+        query: Bytes,
+        consistency: Consistency,
+    ) -> impl Future<Output = Timed<Answer>> + Send {
+        timed(self.query(query, consistency))
+    }
+
     /// Opens a session.
     fn open_session(&self) -> impl Future<Output = Result<SessionId, RequestError>> + Send;
 
@@ -105,6 +130,25 @@ pub trait Replica: Clone + Send + Sync + 'static {
 
     /// Hands the leadership from this replica to another, and waits until that one leads.
     fn move_leader(&self, to: ReplicaId) -> impl Future<Output = Result<(), MoveError>> + Send;
+}
+
+/// An answer, and where the time went until it came.
+#[derive(Debug)]
+pub struct Timed<T> {
+    /// The answer.
+    pub outcome: Result<T, RequestError>,
+    /// How long the request waited until it was ordered: until the command was decided, or it was known what a
+    /// linearizable query must see. A request that failed before has waited for nothing else.
+    pub ordering: Duration,
+    /// How long it then took to execute the command, or to answer the query, with what was to be executed before.
+    pub execution: Duration,
+}
+
+/// The time that a replica takes which orders nothing, or does not know how long that takes.
+async fn timed<T>(answer: impl Future<Output = Result<T, RequestError>>) -> Timed<T> {
+    let began = Instant::now();
+    let outcome = answer.await;
+    Timed { outcome, ordering: Duration::ZERO, execution: began.elapsed() }
 }
 
 /// The members that take part in a group, as far as a replica knows that does not.

@@ -499,7 +499,7 @@ impl<R: Replica> Protocols<R> {
             Err(_) => return debug!(%peer, "the client did not begin in time"),
         };
         let Established { stream, common_name, is_http2 } = established;
-        let client = (peer.origin(), common_name.filter(|_| self.names_are_users));
+        let client = (peer, common_name.filter(|_| self.names_are_users));
         let web = match purpose {
             _ if is_spare && is_http2 => None,
             _ if is_spare => Some(Web::spare(self.pages.clone(), Arc::clone(&self.browsers))),

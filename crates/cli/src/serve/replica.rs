@@ -12,6 +12,7 @@ use synod_replica::{
 use synod_server::{
     Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, Ordered,
     PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError, Subscription,
+    Timed,
 };
 use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
@@ -187,6 +188,31 @@ impl Replica for Served {
     ) -> Result<Bytes, RequestError> {
         let place = SessionCommand { session, sequence, lowest_outstanding };
         self.orders().execute_in_session(place, command).await.map_err(error)
+    }
+
+    async fn execute_timed(&self, command: Bytes) -> Timed<Bytes> {
+        timed(self.orders().execute_timed(command).await)
+    }
+
+    async fn execute_in_session_timed(
+        &self,
+        session: SessionId,
+        sequence: u64,
+        lowest_outstanding: u64,
+        command: Bytes,
+    ) -> Timed<Bytes> {
+        let place = SessionCommand { session, sequence, lowest_outstanding };
+        timed(self.orders().execute_in_session_timed(place, command).await)
+    }
+
+    async fn query_timed(&self, query: Bytes, consistency: Consistency) -> Timed<Answer> {
+        if consistency == Consistency::Linearizable {
+            return timed(self.handle.read_timed(query).await);
+        }
+        // This replica's own state answers.
+        let began = Instant::now();
+        let outcome = self.query(query, consistency).await;
+        Timed { outcome, ordering: Duration::ZERO, execution: began.elapsed() }
     }
 
     async fn open_session(&self) -> Result<SessionId, RequestError> {
@@ -603,6 +629,11 @@ fn role(role: synod_consensus::Role) -> Role {
         synod_consensus::Role::Recovering => Role::Recovering,
         _ => Role::Learner,
     }
+}
+
+fn timed<T>(timed: synod_node::Timed<T>) -> Timed<T> {
+    let synod_node::Timed { outcome, ordering, execution } = timed;
+    Timed { outcome: outcome.map_err(error), ordering, execution }
 }
 
 fn error(error: synod_replica::RequestError) -> RequestError {

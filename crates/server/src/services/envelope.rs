@@ -30,12 +30,12 @@ use crate::{
     auth::{Identity, Who},
     feeds::Feeds,
     fields::Bounds,
-    listen::Origin,
+    listen::Remote,
     openings::Openings,
     readers::{GATHERED_BYTES, Lane, Place, Readers},
     replica,
     services::{concurrency::RELEASES_MAX, lease::Renewals, no_single_revision},
-    slow::Slow,
+    slow::{self, Slow},
 };
 
 /// A gRPC message may be this much larger than the largest command, as with etcd. So a command that is a
@@ -198,8 +198,8 @@ impl<R: Replica> Store<R> {
     }
 
     /// Makes a new connection's share of the threads and places for large answers.
-    pub(crate) fn lane(&self, origin: Origin) -> Lane {
-        self.readers.lane(origin)
+    pub(crate) fn lane(&self, remote: Remote) -> Lane {
+        self.readers.lane(remote.origin()).to(remote)
     }
 
     /// Makes a new connection's share of the memory for requests.
@@ -266,7 +266,12 @@ impl<R: Replica> Store<R> {
         // The answer to a put has one pair at most; without a bound of its own the command is read faster.
         let bytes = if matches!(command, Command::Put(_)) { 0 } else { self.limits().answer_bytes_max };
         let command = self.checked(who, command, bytes);
-        async move { answer(replied(self.replica().execute(command?).await)?) }
+        async move {
+            let command = command?;
+            slow::handed_over();
+            let done = self.replica().execute_timed(command).await;
+            answer(replied(slow::executed(done))?)
+        }
     }
 
     /// Executes a command that may have a large answer. Only execution shows how large the answer is, so the
@@ -282,14 +287,16 @@ impl<R: Replica> Store<R> {
         let bytes_max = self.limits().answer_bytes_max;
         let small = SMALL_ANSWER_BYTES_MAX.min(bytes_max);
         let command = self.checked(who, command, small)?;
-        let reply = replied(self.replica().execute(command.clone()).await);
+        slow::handed_over();
+        let reply = replied(slow::executed(self.replica().execute_timed(command.clone()).await));
         if small == bytes_max || !is_too_large(&reply, small) {
             return answer(reply?).map(|answer| (answer, None));
         }
         let place = lane.place().await;
         let command = KvCommand::decode(command).map_err(garbled)?;
         let command = KvCommand { answer_bytes_max: bytes_max, ..command }.encode_to_vec().into();
-        let reply = self.replica().execute(command).await;
+        slow::handed_over();
+        let reply = slow::executed(self.replica().execute_timed(command).await);
         let (reply, place) = lane.apart(place, move |_| replied(reply)).await?;
         answer(reply?).map(|answer| (answer, Some(place)))
     }
@@ -346,7 +353,9 @@ impl<R: Replica> Store<R> {
         });
         async move {
             let query = query.map_err(|error| refusal(&error))?;
-            self.replica().query(query, consistency).await.map_err(failure)
+            slow::handed_over();
+            let found = self.replica().query_timed(query, consistency).await;
+            slow::read(found).map_err(failure)
         }
     }
 
@@ -379,6 +388,7 @@ impl<R: Replica> Store<R> {
 
 /// A command of this user.
 pub(super) fn by(who: &Who, command: KvCommand) -> KvCommand {
+    slow::note(|account| account.commands(who, &command));
     match who.as_deref() {
         None => command,
         Some(Identity { user, revision }) => {
@@ -389,6 +399,7 @@ pub(super) fn by(who: &Who, command: KvCommand) -> KvCommand {
 
 /// A query of this user.
 pub(super) fn asked_by(who: &Who, query: KvQuery) -> KvQuery {
+    slow::note(|account| account.asks(who, &query));
     match who.as_deref() {
         None => query,
         Some(Identity { user, revision }) => {

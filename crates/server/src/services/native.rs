@@ -37,6 +37,7 @@ use crate::{
     fields::Shape,
     openings::Table,
     readers::{Lane, Place},
+    slow,
     upkeep::told_of_alarm,
 };
 
@@ -97,12 +98,14 @@ impl<R: Replica> Store<R> {
         // A session's number may be that of another client's session in another group.
         let group = if in_session { Some(group.unwrap_or(0)) } else { group };
         let (replica, payload) = self.command(who, group, payload, in_session, charge)?;
-        let reply = if in_session {
-            replica.execute_in_session(SessionId(session), sequence, lowest_outstanding, payload).await
+        slow::handed_over();
+        let done = if in_session {
+            let session = SessionId(session);
+            replica.execute_in_session_timed(session, sequence, lowest_outstanding, payload).await
         } else {
-            replica.execute(payload).await
+            replica.execute_timed(payload).await
         };
-        Ok(ExecuteResponse { reply: reply.map_err(failure)? })
+        Ok(ExecuteResponse { reply: slow::executed(done).map_err(failure)? })
     }
 
     pub(super) async fn query_natively(
@@ -115,7 +118,8 @@ impl<R: Replica> Store<R> {
         let QueryRequest { payload, serializable, group } = request;
         let (replica, payload) = self.query_of(who, group, payload, charge)?;
         let consistency = if serializable { Consistency::Serializable } else { Consistency::Linearizable };
-        let answer = replica.query(payload, consistency).await.map_err(failure)?;
+        slow::handed_over();
+        let answer = slow::read(replica.query_timed(payload, consistency).await).map_err(failure)?;
         let (reply, place) = gathered(answer, lane).await?;
         Ok((QueryResponse { reply }, place))
     }
