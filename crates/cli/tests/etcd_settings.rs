@@ -169,12 +169,16 @@ fn a_service_manager_is_told_when_the_replica_serves_and_when_it_ends() {
         "--listen-peer-urls",
         &format!("http://127.0.0.1:{peer}"),
     ]);
-    command.arg("--data-dir").arg(folder.path().join("data")).env("NOTIFY_SOCKET", &path);
+    let (data, log) = (folder.path().join("data"), folder.path().join("fast/wal"));
+    command.arg("--data-dir").arg(&data).env("ETCD_WAL_DIR", &log).env("NOTIFY_SOCKET", &path);
     let replica = Replica(Some(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()));
     assert_eq!(receives(), "READY=1");
     done(&client, &["put", "k", "v"]);
     drop(replica);
     assert_eq!(receives(), "STOPPING=1");
+    assert!(log.join("00000000000000000001.wal").exists());
+    let verified = synod(&["wal", "verify", data.to_str().unwrap()]);
+    assert!(verified.status.success(), "{verified:?}");
 }
 
 #[test]
@@ -186,7 +190,6 @@ fn what_would_be_dangerous_to_ignore_is_refused() {
         parts.iter().for_each(|part| assert!(said.contains(part), "{said} should contain {part}"));
     };
     refused(&["--force-new-cluster"], &["--force-new-cluster", "synod recover"]);
-    refused(&["--wal-dir", "/x"], &["--wal-dir: the log", "--data-dir"]);
     refused(&["--unsafe-no-fsync", "--durability=view"], &["--unsafe-no-fsync", "--durability view"]);
     refused(&["--auto-compaction-retention=soon"], &["--auto-compaction-retention soon", "30m"]);
     refused(&["--feature-gates=Speed=true"], &["unrecognized feature gate: Speed"]);

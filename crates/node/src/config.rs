@@ -65,6 +65,9 @@ pub struct Config {
     pub listeners: Vec<Arc<TcpListener>>,
     /// Where log and snapshots live.
     pub data_dir: PathBuf,
+    /// Where the log lives instead, if not in the data directory. It is the same at every start, or `None` after the
+    /// first.
+    pub log_dir: Option<PathBuf>,
     /// What a commit to the log waits for.
     pub durability: Durability,
     /// Size of a log segment, in bytes.
@@ -175,6 +178,7 @@ impl Config {
             tls: None,
             listeners: Vec::new(),
             data_dir,
+            log_dir: None,
             durability: Durability::Sync,
             segment_bytes: 64 << 20,
             accept_lost_log: false,

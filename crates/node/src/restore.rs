@@ -75,33 +75,42 @@ pub fn from_backup<S: StateMachine>(config: &Config, machine: S) -> Result<(), R
     config.check()?;
     let made = DataDir::replacement(&config.data_dir);
     check_place(&config.data_dir, &made)?;
+    if let Some(log_dir) = &config.log_dir {
+        check_empty(log_dir)?;
+    }
     let finished = write(config, &made, machine)
         .and_then(|()| DataDir::place(&config.data_dir).map_err(RestoreError::from));
     if finished.is_err() {
         // What fails here has failed before.
-        let _ = fs::remove_dir_all(&made);
+        for made in [Some(&made), config.log_dir.as_ref()].into_iter().flatten() {
+            let _ = fs::remove_dir_all(made);
+        }
     }
     finished
 }
 
+/// Whether there is nothing in a directory, or no such directory. Returns whether there is one.
+fn check_empty(path: &Path) -> Result<bool, RestoreError> {
+    match fs::read_dir(path) {
+        Ok(mut found) if found.next().is_none() => Ok(true),
+        Ok(_) => Err(RestoreError::NotEmpty(path.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed("read", path)(error)),
+    }
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RestoreError {
+    let path = path.to_owned();
+    move |error| RestoreError::Io { doing, path, error }
+}
+
 /// Whether there is room for a data directory.
 fn check_place(path: &Path, made: &Path) -> Result<(), RestoreError> {
-    let failed = |doing, path: &Path| {
-        let path = path.to_owned();
-        move |error| RestoreError::Io { doing, path, error }
-    };
-    match fs::read_dir(path) {
-        Ok(mut found) => {
-            if found.next().is_some() {
-                return Err(RestoreError::NotEmpty(path.to_owned()));
-            }
-            let whole = fs::canonicalize(path).map_err(failed("find", path))?;
-            if DataDir::is_mount_point(&whole) {
-                return Err(RestoreError::MountPoint(whole));
-            }
+    if check_empty(path)? {
+        let whole = fs::canonicalize(path).map_err(failed("find", path))?;
+        if DataDir::is_mount_point(&whole) {
+            return Err(RestoreError::MountPoint(whole));
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("read", path)(error)),
     }
     if made.exists() {
         return Err(RestoreError::InTheWay(made.to_owned()));
@@ -127,11 +136,13 @@ fn write<S: StateMachine>(config: &Config, made: &Path, machine: S) -> Result<()
     };
     executor.begin_with_backup(config.cluster.0 >> (u64::BITS - SESSION_BITS));
     let Config { cluster, me, name, durability, .. } = config;
+    if let Some(log_dir) = &config.log_dir {
+        DataDir::link_log(made, log_dir)?;
+    }
     let dir = DataDir::open_for_groups(the_disk(), made, *cluster, *me, name, *durability, groups)?;
     let store = SnapshotStore::open(&dir.snapshots_of(GroupId::FIRST), *cluster)?;
     let mut snapshot = store.create(executor.applied())?;
-    let failed = |error| RestoreError::Io { doing: "write", path: made.to_owned(), error };
-    executor.freeze().write_to(&mut snapshot).map_err(failed)?;
+    executor.freeze().write_to(&mut snapshot).map_err(failed("write", made))?;
     snapshot.finish()?;
     // The first group's is written last: with it the directory counts as begun.
     for (group, origin) in (0..groups.count).map(GroupId).zip(&origins).rev() {

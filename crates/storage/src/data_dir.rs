@@ -6,13 +6,14 @@
 //! DIR/group       the group that the log begins with, and who is a member now (see group.rs)
 //! DIR/lives       the nonces of its lives, and how far back their memory goes (see lives.rs)
 //! DIR/peers       who the other replicas were when they were last seen (see peer_book.rs)
-//! DIR/wal/        the write-ahead log
+//! DIR/wal/        the write-ahead log, or a link to the directory where it is
 //! DIR/snapshots/  snapshots of the state machine
 //! DIR/groups/N/   group and snapshots/ of the groups that share the log, from the second one, 1, on
 //! ```
 
 use std::{
-    fmt,
+    fmt, fs, io,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -22,7 +23,7 @@ use synod_wire::{ClusterId, Format, GroupId, Groups, INCARNATION_MAX, Incarnatio
 
 use crate::{
     Durability, StorageError,
-    disk::{Disk, beside, create_dir, sync_dir, sync_way_to, the_disk},
+    disk::{Disk, RealDisk, beside, create_dir, sync_dir, sync_way_to, the_disk},
     fields::Fields,
     group, lives,
     lock::DirLock,
@@ -144,7 +145,7 @@ impl DataDir {
         }
         let lock = DirLock::take(&*disk, path)?;
         let previous = DataDir::read_on(&*disk, path)?;
-        let log = LogState::read(&*disk, &path.join(WAL))?;
+        let log = LogState::read(&*disk, &wal_in(path))?;
         // If the identity file is lost, the log still knows the owner.
         let latest = previous.as_ref().map(|marker| marker.identity).or(log.identity());
         let outlived = lives::read(&*disk, path, None)?.map_or(Incarnation(0), |lives| lives.outlived);
@@ -304,7 +305,42 @@ impl DataDir {
     /// The directory of the write-ahead log.
     #[must_use]
     pub fn wal(&self) -> PathBuf {
-        self.path.join(WAL)
+        wal_in(&self.path)
+    }
+
+    /// Has the log of the data directory at `path`, which need not exist yet, in `log_dir`: `wal` becomes a link to it.
+    /// Both directories are made. Without effect if it is so already. It does not matter to what is in the data directory
+    /// whether its log is in `log_dir`: one that is missing there, or empty, counts as lost, and one of another replica is
+    /// refused when it is opened.
+    ///
+    /// # Errors
+    /// The log is elsewhere, `log_dir` has something else in it, or the directories cannot be made.
+    pub fn link_log(path: &Path, log_dir: &Path) -> Result<(), StorageError> {
+        let wal = path.join(WAL);
+        let failed = |doing, path: &Path| {
+            let path = path.to_owned();
+            move |error| StorageError::io(doing, &path, error)
+        };
+        let wanted = std::path::absolute(log_dir).map_err(failed("find", log_dir))?;
+        let at = match fs::symlink_metadata(&wal) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed("find", &wal)(error)),
+            Ok(_) => Some(wal_in(path)),
+        };
+        match at {
+            Some(at) if at != wanted => return Err(StorageError::LogElsewhere { wanted, at }),
+            Some(_) => {}
+            None => {
+                let holds = fs::read_dir(&wanted).is_ok_and(|mut found| found.next().is_some());
+                if holds && !wanted.join(crate::wal::state::FILE_NAME).exists() {
+                    return Err(StorageError::NoLogDir { dir: wanted });
+                }
+                create_dir(&RealDisk, path)?;
+                symlink(&wanted, &wal).map_err(failed("make the link", &wal))?;
+                sync_dir(&RealDisk, path)?;
+            }
+        }
+        create_dir(&RealDisk, &wanted)
     }
 
     /// The directory of the snapshots of the first group.
@@ -318,6 +354,12 @@ impl DataDir {
     pub fn snapshots_of(&self, group: GroupId) -> PathBuf {
         self.home(group).join("snapshots")
     }
+}
+
+/// The directory of a log, which may be a link to another place ([`DataDir::link_log`]).
+fn wal_in(path: &Path) -> PathBuf {
+    let wal = path.join(WAL);
+    fs::read_link(&wal).unwrap_or(wal)
 }
 
 impl Marker {
@@ -384,6 +426,42 @@ mod tests {
 
     use super::*;
     use crate::{Options, Wal, disk::RealDisk, faulty::FaultyDisk};
+
+    #[test]
+    fn a_log_may_be_in_another_place_and_is_found_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, fast) = (folder.path().join("n1"), folder.path().join("fast/n1"));
+        let open = || DataDir::open(&path, ClusterId(7), ReplicaId(1), "n1", Durability::Sync).unwrap();
+        let loss = |dir: &DataDir| Wal::open(&dir.wal(), dir.identity(), Options::default()).unwrap().1.loss;
+        for _ in 0..2 {
+            DataDir::link_log(&path, &fast).unwrap();
+            let dir = open();
+            assert_eq!((dir.wal(), loss(&dir)), (fast.clone(), None));
+        }
+        assert!(path.join("wal").join(crate::wal::state::FILE_NAME).exists());
+        // It is found without being named, and another place is refused.
+        assert_eq!(loss(&open()), None);
+        let other = folder.path().join("other");
+        let error = DataDir::link_log(&path, &other).unwrap_err();
+        assert!(matches!(error, StorageError::LogElsewhere { .. }) && !other.exists(), "{error}");
+        fs::rename(&fast, &other).unwrap();
+        fs::remove_file(path.join("wal")).unwrap();
+        DataDir::link_log(&path, &other).unwrap();
+        assert_eq!(loss(&open()), None, "it was moved as the message says");
+        fs::remove_dir_all(&other).unwrap();
+        DataDir::link_log(&path, &other).unwrap();
+        assert!(loss(&open()).is_some());
+        // That of a replica without the flag, and a directory of somebody else.
+        let plain = folder.path().join("n2");
+        drop(DataDir::open(&plain, ClusterId(7), ReplicaId(2), "n2", Durability::Sync).unwrap());
+        assert!(matches!(DataDir::link_log(&plain, &fast), Err(StorageError::LogElsewhere { .. })));
+        fs::create_dir_all(&fast).unwrap();
+        fs::write(fast.join("0000000000000000-0000000000000000.wal"), "etcd's").unwrap();
+        let new = folder.path().join("n3");
+        assert!(
+            matches!(DataDir::link_log(&new, &fast), Err(StorageError::NoLogDir { .. })) && !new.exists()
+        );
+    }
 
     #[test]
     fn a_directory_that_others_may_use_is_warned_of() {

@@ -46,6 +46,24 @@ pub enum StorageError {
         /// The locked file.
         lock: PathBuf,
     },
+    /// The log is to be in another directory than it is.
+    #[error(
+        "the log of this replica is in {at}, and is to be in {wanted}; start it with the log where it is, or stop it, move \
+         {at} to {wanted}, and remove the link to it in the data directory if there is one",
+        at = at.display(), wanted = wanted.display()
+    )]
+    LogElsewhere {
+        /// Where it is to be.
+        wanted: PathBuf,
+        /// Where it is.
+        at: PathBuf,
+    },
+    /// A directory that is to have a log has something else in it.
+    #[error("{} has something in it that is no log of a replica; name an empty folder for the log", dir.display())]
+    NoLogDir {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// The process that was replacing the data directory ended half-way.
     #[error(
         "{0} holds no data, and {1} beside it was about to take its place when that was interrupted; finish it: \

@@ -115,6 +115,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     warnings.extend(super::log::idle(&args.log));
     let mut node = synod_node::Config::new(cluster, me, members, data_dir);
     node.name.clone_from(name);
+    node.log_dir = args.member.wal_dir.clone().filter(|dir| !dir.as_os_str().is_empty());
     for Address { at, speaks } in listen("listen-peer-urls", &args.member.listen_peer_urls)? {
         let At::Tcp(address) = at else {
             return wrong("listen-peer-urls", at, "accepted: http://host:port or https://host:port");

@@ -393,14 +393,14 @@ mod tests {
         let warnings = told(&["--max-wals=5", "--pre-vote=false"]).unwrap();
         assert!(warnings[0].starts_with("--max-wals has no meaning here: "), "{warnings:?}");
         assert!(warnings[1].starts_with("--pre-vote false has no effect: "), "{warnings:?}");
-        for refused in ["--force-new-cluster", "--wal-dir=/x", "--discovery-token=t"] {
+        for refused in ["--force-new-cluster", "--discovery-token=t"] {
             let error = told(&[refused]).unwrap_err();
             assert!(format!("{error:?}").contains(refused.split('=').next().unwrap()), "{error:?}");
         }
         // A variable and a file become arguments, so they are judged too.
-        let variables = variables_of(&[("ETCD_WAL_DIR", "/x")]);
+        let variables = variables_of(&[("ETCD_DISCOVERY_TOKEN", "t")]);
         let arguments = gather(&serve(), &parsed(&[]), variables).unwrap().arguments;
         let arguments: Vec<_> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
-        assert!(format!("{:?}", told(&arguments).unwrap_err()).contains("--wal-dir"));
+        assert!(format!("{:?}", told(&arguments).unwrap_err()).contains("--discovery-token"));
     }
 }

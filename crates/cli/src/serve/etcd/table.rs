@@ -258,9 +258,9 @@ pub const FLAGS: &[Flag] = &[
     flag(
         "wal-dir",
         Text,
-        Refused(
-            "",
-            "the log would not be where it is looked for: it stays in --data-dir, so put that on the fast disk",
+        Same(
+            "`wal` in --data-dir becomes a link to it at the first start, where `wal`, `recover` and `snapshot restore` find it. A \
+             log that is missing there counts as lost; one of another replica is refused.",
         ),
     ),
     flag(
