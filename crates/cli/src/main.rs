@@ -7,6 +7,7 @@ mod alarm;
 mod auth;
 mod client;
 mod dev;
+mod docs;
 mod failure;
 mod freed;
 mod huge_pages;
@@ -154,6 +155,8 @@ enum Command {
     Lab(synod_lab::cli::Args),
     /// Inspect a replica's write-ahead log
     Wal(wal::WalArgs),
+    /// Print a page of the documentation, or a section of it
+    Docs(docs::DocsArgs),
     /// Print the version
     Version,
 }
@@ -229,6 +232,7 @@ fn dispatch(matches: &ArgMatches, told: &[String]) -> Result<ExitCode, Failure> 
         Command::Recover(args) => recover::run(args),
         Command::Snapshot(args) => snapshot::run(args, told),
         Command::Wal(args) => wal::run(args),
+        Command::Docs(args) => docs::run(&args),
         Command::Version => version(),
         // These report for themselves.
         Command::Bench(args) => return Ok(synod_lab::bench::main(args)),

@@ -117,7 +117,7 @@ fn missing_quorum(group: &Group, answers: impl Fn(u64) -> bool) -> Option<String
     let answer = if present == 1 { "answers" } else { "answer" };
     Some(format!(
         "there is no quorum: {present} of {all} voters {answer}{who}, and {} have to. Start {}; if that is not possible, see \
-         \"A quorum is lost for good\" in docs/operating.md",
+         \"A quorum is lost for good\" in docs/operating.md (`synod docs operating`)",
         all / 2 + 1,
         names(false)
     ))

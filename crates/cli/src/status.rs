@@ -433,7 +433,7 @@ fn lost_memory(answered: &[&StatusResponse], number: usize, count: usize) -> Opt
     let (lost, names) = (lost.len(), lost.join(", "));
     Some(format!(
         "{lost} of {} voters{of_group} have lost (part of) their logs ({names}) {outlook}. See 'Replicas without memory' in \
-         docs/operating.md",
+         docs/operating.md (`synod docs operating`)",
         voters.len()
     ))
 }

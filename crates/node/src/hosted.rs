@@ -207,7 +207,7 @@ impl Hosted {
                 tracing::error!(
                     of = %self.group, %ballot, slot = slot.0,
                     "two batches were proposed for one slot in one ballot, which breaks a rule of the protocol: this \
-                     replica stays with the first one; see 'When something breaks' in docs/operating.md"
+                     replica stays with the first one; see 'When something breaks' in docs/operating.md (`synod docs operating`)"
                 );
             }
             Action::UnknownChange { slot } => {
@@ -252,7 +252,7 @@ impl Hosted {
                 of = %self.group,
                 "the vote of this replica, {}, belongs to another data directory than this one, which has forgotten what was \
                  said there: it never votes. If that data directory is elsewhere, correct --data-dir; if it is lost, \
-                 replace this replica (`synod member replace`); see docs/identity.md",
+                 replace this replica (`synod member replace`); see docs/identity.md (`synod docs identity`)",
                 common.me
             );
         }
@@ -309,7 +309,8 @@ impl Hosted {
             tracing::warn!(
                 of = %self.group,
                 "this replica has lost (part of) its log and has no vote, and nobody leads, so it waits. If most of the \
-                 voters lost theirs, they wait for each other: see 'Replicas without memory' in docs/operating.md"
+                 voters lost theirs, they wait for each other: see 'Replicas without memory' in docs/operating.md \
+                 (`synod docs operating`)"
             );
         }
     }

@@ -135,7 +135,8 @@ pub(crate) fn forked(me: &ReplicaId, fork: &Fork) -> String {
     let with = if with == me { "an earlier life of it".to_owned() } else { with.to_string() };
     format!(
         "this replica, {me}, and {with} have different histories: another command was decided somewhere in slots {} to \
-         {slot} (fingerprint {ours:016x} here, {theirs:016x} there). {then}. See 'Forks' in docs/identity.md",
+         {slot} (fingerprint {ours:016x} here, {theirs:016x} there). {then}. See 'Forks' in docs/identity.md (`synod docs \
+         identity`)",
         agreed.next()
     )
 }

@@ -305,9 +305,9 @@ impl Receiver {
             if link.is_some() {
                 return debug!(peer = %from, remote = %self.remote, "refused: its earlier connections still end");
             }
-            // It learns of that by itself, and ends.
+            // One of the two was removed: it learns of that by itself, and ends.
             if peers.has_left(*from) {
-                return info!(peer = %from, remote = %self.remote, "refused: it was removed a moment ago");
+                return info!(peer = %from, remote = %self.remote, "refused: it was a peer until a moment ago");
             }
         }
         if let Some(link) = link.as_deref().filter(|_| *to == config.me) {

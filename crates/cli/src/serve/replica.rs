@@ -104,7 +104,7 @@ impl Served {
         let (of, there) = (self.named("of"), self.named("in"));
         format!(
             "synod: this replica has lost (part of) its log{of} and has no vote{there}; {outlook}: see 'Replicas without \
-             memory' in docs/operating.md"
+             memory' in docs/operating.md (`synod docs operating`)"
         )
     }
 
@@ -254,7 +254,7 @@ impl Replica for Served {
         if !forked.is_empty() {
             troubles.push(format!(
                 "synod: this replica and {} have different histories{}, and ignore each other: acknowledged writes are in \
-                 one of them only; see 'Forks' in docs/identity.md",
+                 one of them only; see 'Forks' in docs/identity.md (`synod docs identity`)",
                 forked.join(", "),
                 self.named("in")
             ));

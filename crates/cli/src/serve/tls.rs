@@ -342,7 +342,7 @@ fn exposed(listen: &[SocketAddr]) -> Option<String> {
     Some(format!(
         "replicas speak without TLS at {address}: anybody on that network can read and change what they tell each other, \
          and pose as one. Give https:// in --listen-peer-urls and --initial-cluster, with --peer-cert-file, --peer-key-file \
-         and --peer-trusted-ca-file; see docs/tls.md"
+         and --peer-trusted-ca-file; see docs/tls.md (`synod docs tls`)"
     ))
 }
 
