@@ -23,6 +23,7 @@ use synod_kv::{
     Comparer, KvError,
     upkeep::{Comparisons, Done, Judged, Keeper, Known, Question, Task, Verdict, of_member},
 };
+use synod_transport::Repeats;
 use synod_wire::ReplicaId;
 use tokio::{
     runtime::Builder,
@@ -198,6 +199,8 @@ struct Caretaking<R> {
     alarms: Vec<AlarmMember>,
     /// Which of several stores it is.
     group: Option<usize>,
+    /// What fails is tried again.
+    warnings: Repeats,
 }
 
 /// How often this thread looks for alarms, to write down which are raised and cleared.
@@ -210,8 +213,8 @@ impl<R: Replica> Caretaking<R> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let round = u64::try_from(since.as_nanos()).unwrap_or(0) ^ (member << 56);
         let keeper = Keeper::new(config, member, round, Duration::ZERO);
-        let (began, alarms) = (Instant::now(), Vec::new());
-        Caretaking { config, replica, member, hashes, began, keeper, at_start: None, alarms, group }
+        let (began, alarms, warnings) = (Instant::now(), Vec::new(), Repeats::default());
+        Caretaking { config, replica, member, hashes, began, keeper, at_start: None, alarms, group, warnings }
     }
 
     async fn run(mut self, mut wanted: mpsc::Receiver<WantsVerdict>) {
@@ -292,17 +295,25 @@ impl<R: Replica> Caretaking<R> {
         match (execute(&self.replica, self.member, command).await, task) {
             (Ok(_), _) => Done::Executed,
             (Err(status), Task::Raise(member)) => {
-                warn!(member, error = status.message(), "the alarm CORRUPT could not be raised");
+                if let Some(left_out) = self.warnings.admit("raise") {
+                    warn!(
+                        member,
+                        error = status.message(),
+                        "the alarm CORRUPT could not be raised{left_out}"
+                    );
+                }
                 Done::Failed
             }
             (Err(status), _) => {
-                warn!(error = status.message(), "contents could not be compared");
+                if let Some(left_out) = self.warnings.admit("compare") {
+                    warn!(error = status.message(), "contents could not be compared{left_out}");
+                }
                 Done::Failed
             }
         }
     }
 
-    async fn compact(&self, revision: i64, task: &Task) -> Done {
+    async fn compact(&mut self, revision: i64, task: &Task) -> Done {
         let Some(command) = task.command() else { return Done::Failed };
         let (mode, retention) = match self.config.compaction {
             Some(Compaction::Revision(kept)) => ("revision", kept.to_string()),
@@ -316,7 +327,10 @@ impl<R: Replica> Caretaking<R> {
             Ok(_) => Done::Executed,
             Err(status) if status.message() == compacted.message() => Done::Compacted,
             Err(status) => {
-                warn!(revision, retention, error = status.message(), "failed auto {mode} compaction");
+                if let Some(left_out) = self.warnings.admit("compact") {
+                    let error = status.message();
+                    warn!(revision, retention, error, "failed auto {mode} compaction{left_out}");
+                }
                 return Done::Failed;
             }
         };
@@ -325,7 +339,7 @@ impl<R: Replica> Caretaking<R> {
     }
 
     /// Tells this replica's own hash.
-    async fn answer(&self, question: Question) -> Done {
+    async fn answer(&mut self, question: Question) -> Done {
         let revision = question.revision;
         let query = Query::HashKv(HashKvRequest { revision: question.hashed_at() });
         let found = match ask(&self.replica, query, Consistency::Present).await {
@@ -340,7 +354,10 @@ impl<R: Replica> Caretaking<R> {
         match execute(&self.replica, self.member, Command::HashCheck(question.answer(found))).await {
             Ok(_) => Done::Executed,
             Err(status) => {
-                warn!(revision, error = status.message(), "this replica's hash could not be told");
+                if let Some(left_out) = self.warnings.admit("answer") {
+                    let error = status.message();
+                    warn!(revision, error, "this replica's hash could not be told{left_out}");
+                }
                 Done::Failed
             }
         }
