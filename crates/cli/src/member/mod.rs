@@ -316,7 +316,8 @@ fn in_all_groups(change: &ChangeArgs, wanted: &Change, told: fn(&Group) -> Strin
 /// What a server says of a change that a group has already.
 const NOTHING_TO_DO: &str = "nothing would change";
 
-/// What became of a change in each group, and the failure, if it failed in one of them or there was nothing to do in any.
+/// What became of a change in each group, and the failure, if it failed in one of them or there was nothing to do in
+/// any.
 fn outcomes_told(
     outcomes: Vec<Result<ChangeResponse, Failure>>,
     format: Format,
