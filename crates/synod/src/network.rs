@@ -100,7 +100,7 @@
 
 pub use synod_transport::{
     ANSWER_BYTES_MAX, Config, Connections, Event, EventLoop, Inbox, InquireError, Meeting, MemoryNetwork,
-    Metrics, Network, Outlived, Peer, PeerMetrics, Readiness, Recognise, Sender, Sink, Tcp, TransportError,
-    Unreadable, Unrecognised,
+    Metrics, Network, Obstacle, ObstacleKind, Outlived, Peer, PeerMetrics, Readiness, Recognise, Sender,
+    Sink, Tcp, TransportError, Unreadable, Unrecognised,
 };
 pub use synod_wire::{Encoded, GroupId, Incarnation, Introduction, Lsn, Stranger};

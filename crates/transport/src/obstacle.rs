@@ -35,7 +35,8 @@ pub enum ObstacleKind {
 
 impl Obstacle {
     /// An obstacle that an attempt has just met; `before` is what the one before it met.
-    pub(crate) fn met(before: Option<&Obstacle>, kind: ObstacleKind, why: &str) -> Obstacle {
+    #[must_use]
+    pub fn met(before: Option<&Obstacle>, kind: ObstacleKind, why: &str) -> Obstacle {
         match before.filter(|before| before.kind == kind && *before.why == *why) {
             Some(same) => same.clone(),
             None => Obstacle { kind, why: why.into(), since: Instant::now() },
