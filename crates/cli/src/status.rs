@@ -664,7 +664,7 @@ mod tests {
                 .map(|endpoint| Asked { endpoint: endpoint.into(), answer: Err(error(endpoint).into()) }),
         );
         name_silent(&mut asked, BTreeMap::new());
-        let told = asked[1..].iter().map(|asked| asked.answer.as_ref().err().expect("it is silent"));
+        let told = asked[1..].iter().map(|asked| asked.answer.as_ref().expect_err("it is silent"));
         let told: Vec<_> = told.map(|silence| (&*silence.name, &*silence.why)).collect();
         let known = ("n2", "n2 at http://b:1: Connection refused");
         assert_eq!(told, [known, ("", "http://c:1: Connection refused")]);

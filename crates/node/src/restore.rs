@@ -92,8 +92,10 @@ pub fn from_backup<S: StateMachine>(config: &Config, machine: S) -> Result<(), R
 /// Whether there is nothing in a directory, or no such directory. Returns whether there is one.
 fn check_empty(path: &Path) -> Result<bool, RestoreError> {
     match fs::read_dir(path) {
-        Ok(mut found) if found.next().is_none() => Ok(true),
-        Ok(_) => Err(RestoreError::NotEmpty(path.to_owned())),
+        Ok(mut found) => match found.next() {
+            None => Ok(true),
+            Some(_) => Err(RestoreError::NotEmpty(path.to_owned())),
+        },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(failed("read", path)(error)),
     }

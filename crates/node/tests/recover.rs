@@ -221,16 +221,16 @@ fn a_learner_that_may_have_voted_keeps_what_it_accepted() {
     assert_eq!(plan.groups[0].new.voters().collect::<Vec<_>>(), [ReplicaId(3)]);
 }
 
-/// Every protocol, and merged groups.
-fn in_all_ways() -> Vec<(&'static str, fn(&mut Config))> {
-    vec![
-        ("multipaxos", |config| config.settings.consensus = Options::of(ProtocolKind::MultiPaxos)),
-        ("sequence-paxos", |config| config.settings.consensus = Options::of(ProtocolKind::SequencePaxos)),
-        ("raft", |config| config.settings.consensus = Options::of(ProtocolKind::Raft)),
-        ("ring", |config| config.settings.consensus = Options::of(ProtocolKind::Ring)),
-        ("merged", |config| config.merging = Some(Merging::of(2))),
-    ]
-}
+/// Sets a protocol, or merges groups.
+type Tune = fn(&mut Config);
+
+const WAYS: [(&str, Tune); 5] = [
+    ("multipaxos", |config| config.settings.consensus = Options::of(ProtocolKind::MultiPaxos)),
+    ("sequence-paxos", |config| config.settings.consensus = Options::of(ProtocolKind::SequencePaxos)),
+    ("raft", |config| config.settings.consensus = Options::of(ProtocolKind::Raft)),
+    ("ring", |config| config.settings.consensus = Options::of(ProtocolKind::Ring)),
+    ("merged", |config| config.merging = Some(Merging::of(2))),
+];
 
 fn backup() -> Tape {
     Tape(b"old ".to_vec())
@@ -238,7 +238,7 @@ fn backup() -> Tape {
 
 #[test]
 fn a_backup_is_what_all_members_begin_with_and_what_a_joining_one_gets() {
-    for (way, tune) in in_all_ways() {
+    for (way, tune) in WAYS {
         let group = common::Group::new(4, tune);
         let first = |id| {
             let mut config = group.config(id);

@@ -18,7 +18,7 @@ use synod_api::{
 use tokio::{task::futures::TaskLocalFuture, task_local, time::Instant};
 use tonic::Code;
 use tracing::{
-    field::{DebugValue, debug, display},
+    field::{DebugValue, debug},
     warn,
 };
 

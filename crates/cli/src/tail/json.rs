@@ -395,10 +395,7 @@ mod tests {
                 Command::LeaseRenew(KvLeaseRenew { ids: vec![7, 8] }),
                 json!({ "lease_renew": { "ids": [7, 8] } }),
             ),
-            (
-                Command::HashCheck(ask.clone()),
-                json!({ "hash_check": { "round": 2, "revision": 3, "hash": null } }),
-            ),
+            (Command::HashCheck(ask), json!({ "hash_check": { "round": 2, "revision": 3, "hash": null } })),
             (
                 Command::HashCheck(KvHashCheck { hash: Some(hash), ..ask }),
                 json!({ "hash_check": {

@@ -21,7 +21,7 @@ mod write;
 #[cfg(test)]
 pub(crate) use self::read::tests;
 pub(crate) use self::{
-    read::{ReadAt, Reader, Tree},
+    read::{ReadAt, Reader},
     write::Writer,
 };
 

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     ALARMS_MAX, KvStore,
     auth::{Auth, Role, User},
-    bbolt::{ReadAt, Reader, Tree},
+    bbolt::{ReadAt, Reader},
     changes::Change,
     history::{History, Version},
     key::Key,
@@ -227,19 +227,29 @@ fn restore(file: &(impl ReadAt + ?Sized), bytes: u64, bump: Option<Bump>) -> io:
     };
     let keys = of(KEY).ok_or_else(|| invalid("it has no keys' bucket, so it is no database of etcd 3"))?;
     let mut restoring = Restoring::default();
-    let mut read = |tree: Option<&Tree>, entry: &mut dyn FnMut(&[u8], &[u8]) -> io::Result<()>| match tree {
-        Some(tree) => reader.walk(tree, entry),
-        None => Ok(()),
-    };
-    read(of(LEASE), &mut |id, lease| restoring.lease(id, lease))?;
-    read(Some(keys), &mut |place, pair| restoring.version(place, pair))?;
-    read(of(META), &mut |name, value| restoring.compaction(name, value))?;
-    read(of(ALARM), &mut |alarm, _| restoring.alarm(alarm))?;
-    read(of(AUTH), &mut |name, value| restoring.users_count(name, value))?;
-    read(of(USERS), &mut |name, user| restoring.user(name, user))?;
-    read(of(ROLES), &mut |name, role| restoring.role(name, role))?;
+    if let Some(leases) = of(LEASE) {
+        reader.walk(leases, |id, lease| restoring.lease(id, lease))?;
+    }
+    reader.walk(keys, |place, pair| restoring.version(place, pair))?;
+    for (name, read) in SMALL_BUCKETS {
+        if let Some(bucket) = of(name) {
+            reader.walk(bucket, |key, value| read(&mut restoring, key, value))?;
+        }
+    }
     restoring.finish(bump)
 }
+
+/// Reads an entry of a bucket.
+type Read = fn(&mut Restoring, &[u8], &[u8]) -> io::Result<()>;
+
+/// The buckets besides those of leases and keys, of which the former must be known first.
+const SMALL_BUCKETS: [(&str, Read); 5] = [
+    (META, Restoring::compaction),
+    (ALARM, Restoring::alarm),
+    (AUTH, Restoring::users_count),
+    (USERS, Restoring::user),
+    (ROLES, Restoring::role),
+];
 
 /// Where a version is in the bucket `key`.
 struct Place {
@@ -342,7 +352,7 @@ impl Restoring {
         Ok(())
     }
 
-    fn alarm(&mut self, key: &[u8]) -> io::Result<()> {
+    fn alarm(&mut self, key: &[u8], _: &[u8]) -> io::Result<()> {
         let alarm = AlarmMember::decode(key).map_err(|_| invalid("an alarm cannot be read"))?;
         match (alarm.member_id, alarm.alarm()) {
             (0, kind) if kind != AlarmType::None && self.store.alarms.len() < ALARMS_MAX => {
@@ -497,7 +507,7 @@ mod tests {
             }),
             AuthChange::UserGrantRole(AuthUserGrantRoleRequest { user, role }),
         ] {
-            store.send(Command::Auth(KvAuthChange { change: Some(change), ..Default::default() })).unwrap();
+            store.send(Command::Auth(KvAuthChange { change: Some(change) })).unwrap();
         }
     }
 

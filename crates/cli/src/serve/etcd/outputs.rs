@@ -45,7 +45,7 @@ enum Open {
     Error,
     Standard,
     File(File),
-    Rotating(RotatingFile),
+    Rotating(Box<RotatingFile>),
 }
 
 impl Outputs {
@@ -86,7 +86,7 @@ impl Open {
         match rotation {
             // A pipe or a device has nothing that could be renamed.
             Some(rotation) if file.metadata()?.is_file() => {
-                RotatingFile::new(path, file, rotation.clone()).map(Open::Rotating)
+                RotatingFile::new(path, file, rotation.clone()).map(|file| Open::Rotating(Box::new(file)))
             }
             _ => Ok(Open::File(file)),
         }
