@@ -71,9 +71,9 @@ impl Outcome {
 pub fn head(environment: &Environment, set: &[String]) -> String {
     let load = |load: Option<f64>| load.unwrap_or(0.0);
     format!(
-        "Commit {}; {} cores of {}, {}; load average {:.1} before and {:.1} after{}. Set: {}.\n\
+        "{}; {} cores of {}, {}; load average {:.1} before and {:.1} after{}. Set: {}.\n\
          Spans of puts are before / during / after the attack; memory is of n1, n2, n3.\n",
-        environment.commit.as_deref().unwrap_or("unknown"),
+        environment.program(),
         environment.cores,
         environment.processor.as_deref().unwrap_or("an unknown processor"),
         environment.kernel,

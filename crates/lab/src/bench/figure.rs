@@ -118,12 +118,11 @@ fn caption(report: &Report, seconds: f64, pairs: Option<usize>) -> Vec<String> {
     }
     let shared = if setup.client_host.loopback { ", which servers and clients share" } else { "" };
     let commit = std::env::current_exe().ok().and_then(|program| study::commit_of(&program));
-    let commit = commit.map_or("commit unknown".to_owned(), |id| format!("commit {id}"));
     caption.push(format!(
-        "synod bench, {} cores{shared}, {}, Synod {}, {commit}.",
+        "synod bench, {} cores{shared}, {}, {}.",
         setup.client_host.cores,
         date(setup.began_unix_ms / 1000),
-        env!("CARGO_PKG_VERSION"),
+        study::program(env!("CARGO_PKG_VERSION"), commit.as_deref()),
     ));
     caption
 }

@@ -415,7 +415,6 @@ async fn measure(
 
 /// The caption: what the figure itself does not show.
 fn caption(args: &Args, seed: u64, environment: &Environment) -> Vec<String> {
-    let commit = environment.commit.as_ref().map_or("commit unknown".to_owned(), |id| format!("commit {id}"));
     let day = date(environment.began);
     vec![
         "In each tenth of a second; dashed vertical lines: where a fault begins.".to_owned(),
@@ -424,8 +423,11 @@ fn caption(args: &Args, seed: u64, environment: &Environment) -> Vec<String> {
             args.replicas, environment.cores
         ),
         format!(
-            "synod lab run chaos, {}, dissemination {}, {}, seed {seed}, {day}, Synod {}, {commit}.",
-            args.protocol, args.dissemination, args.groups, environment.version
+            "synod lab run chaos, {}, dissemination {}, {}, seed {seed}, {day}, {}.",
+            args.protocol,
+            args.dissemination,
+            args.groups,
+            environment.program()
         ),
     ]
 }

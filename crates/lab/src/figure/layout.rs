@@ -183,7 +183,7 @@ fn events(panel: &Panel, x: &Range, plot: f64) -> Vec<Marked> {
     let place = |event: &super::Event| {
         let label = clip(&event.label, SMALL, plot);
         let (at, width) = (x.share(event.x) * plot, width(&label, SMALL));
-        let left = (at - width / 2.0).clamp(0.0, plot - width);
+        let left = (at - width / 2.0).clamp(0.0, (plot - width).max(0.0));
         (Marked { at, left, row: 0, label }, (left, left + width + 6.0))
     };
     let (mut marked, ends): (Vec<_>, Vec<_>) = panel.events.iter().map(place).unzip();

@@ -2,7 +2,10 @@
 
 use pdf_writer::{Content, Name, Pdf, Rect, Ref, Str, TextStr};
 
-use super::scene::{Colour, Scene, Shape};
+use super::{
+    scene::{Colour, Scene, Shape},
+    typeface::width_in_print,
+};
 
 /// Points (1/72 inch) a pixel: a figure is as wide as the text of a letter or A4 page, 6.5 inches.
 const SCALE: f64 = 468.0 / super::layout::WIDTH;
@@ -60,7 +63,7 @@ fn draw(scene: &Scene) -> Vec<u8> {
             }
             Shape::Text { y, size, colour: Colour(red, green, blue), text, .. } => {
                 let [red, green, blue] = [*red, *green, *blue].map(share);
-                let (x, y) = place(shape.text_left(), *y);
+                let (x, y) = place(shape.text_left(width_in_print), *y);
                 content.set_fill_rgb(red, green, blue);
                 content.begin_text().set_font(Name(b"F"), length(*size)).next_line(x, y);
                 content.show(Str(&encode(text))).end_text();

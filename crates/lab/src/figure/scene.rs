@@ -1,5 +1,6 @@
-//! The shapes that every backend can draw: lines, polygons, and text in one typeface.
+//! The shapes that every backend can draw: lines, polygons, and text in the typeface of the reader.
 
+#[cfg(test)]
 use super::typeface;
 
 /// Red, green and blue.
@@ -61,17 +62,17 @@ impl Shape {
                 bounds
             }
             Shape::Text { size, text, y, .. } => {
-                let left = self.text_left();
+                let left = self.text_left(typeface::width);
                 let width = typeface::width(text, *size);
                 [left, y - typeface::ASCENT * size, left + width, y + typeface::DESCENT * size]
             }
         }
     }
 
-    /// The left end of a text; 0 for other shapes.
-    pub(super) fn text_left(&self) -> f64 {
+    /// The left end of a text that is so wide; 0 for other shapes.
+    pub(super) fn text_left(&self, width: fn(&str, f64) -> f64) -> f64 {
         let Shape::Text { x, size, anchor, text, .. } = self else { return 0.0 };
-        let width = typeface::width(text, *size);
+        let width = width(text, *size);
         match anchor {
             Anchor::Start => *x,
             Anchor::Middle => x - width / 2.0,

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::scene::{Anchor, Colour, Scene, Shape};
+use super::{
+    scene::{Anchor, Colour, Scene, Shape},
+    typeface::FAMILY,
+};
 
 /// Text inside XML.
 fn escape(text: &str) -> String {
@@ -22,7 +25,7 @@ pub(super) fn write(scene: &Scene, title: &str) -> String {
     let (width, height) = (scene.width, scene.height);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
-         height=\"{height:.0}\" font-family=\"Helvetica,Arial,'Liberation Sans',sans-serif\" role=\"img\">\n\
+         height=\"{height:.0}\" font-family=\"{FAMILY}\" role=\"img\">\n\
          <title>{}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
         escape(title)
     );

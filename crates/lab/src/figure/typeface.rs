@@ -1,4 +1,9 @@
-//! How wide text is in Helvetica, which every reader of PDF has, and whose widths Arial and Liberation Sans share.
+//! How wide text is. A figure names the typefaces [`FAMILY`], and a reader has any one of them, so a figure has room for the
+//! wider of two: Helvetica, which every reader of PDF has, and whose widths Arial and Liberation Sans share; and DejaVu
+//! Sans, which machines with none of these three have.
+
+/// The typefaces of a picture, in the order in which a reader looks for them.
+pub(super) const FAMILY: &str = "Helvetica,Arial,'Liberation Sans','DejaVu Sans',sans-serif";
 
 /// Height of a line above its base, as a share of the size.
 pub(super) const ASCENT: f64 = 0.74;
@@ -6,8 +11,8 @@ pub(super) const ASCENT: f64 = 0.74;
 #[cfg(test)]
 pub(super) const DESCENT: f64 = 0.21;
 
-/// Widths of the characters from the space to the tilde, in thousandths of the size (Adobe's metrics).
-const WIDTHS: [u16; 95] = [
+/// Widths of the characters from the space to the tilde in Helvetica, in thousandths of the size (Adobe's metrics).
+const HELVETICA: [u16; 95] = [
     278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278, 556, 556, 556, 556, 556,
     556, 556, 556, 556, 556, 278, 278, 584, 584, 584, 556, 1015, 667, 667, 722, 722, 667, 611, 778, 722, 278,
     500, 667, 556, 833, 722, 778, 667, 778, 722, 667, 611, 722, 667, 944, 667, 667, 611, 278, 278, 278, 469,
@@ -15,15 +20,41 @@ const WIDTHS: [u16; 95] = [
     278, 556, 500, 722, 500, 500, 500, 334, 260, 334, 584,
 ];
 
-/// The width of a text.
+/// The same in DejaVu Sans (the advance widths of DejaVuSans.ttf).
+const DEJAVU: [u16; 95] = [
+    318, 401, 460, 838, 636, 950, 780, 275, 390, 390, 500, 838, 318, 361, 318, 337, 636, 636, 636, 636, 636,
+    636, 636, 636, 636, 636, 337, 337, 838, 838, 838, 531, 1000, 684, 686, 698, 770, 632, 575, 775, 752, 295,
+    295, 656, 557, 863, 748, 787, 603, 787, 695, 635, 611, 732, 684, 989, 685, 611, 685, 390, 337, 390, 838,
+    500, 500, 613, 635, 550, 635, 615, 352, 635, 634, 278, 278, 579, 278, 974, 634, 612, 635, 635, 411, 521,
+    392, 634, 592, 818, 592, 592, 525, 636, 337, 636, 838,
+];
+
+/// The width of a text in the widest of the typefaces.
 pub(super) fn width(text: &str, size: f64) -> f64 {
     let of = |character: char| match character {
-        ' '..='~' => WIDTHS[character as usize - 32],
+        ' '..='~' => HELVETICA[character as usize - 32].max(DEJAVU[character as usize - 32]),
+        '±' | '×' => 838,
+        '–' => 556,
+        _ => LETTER_MAX,
+    };
+    sum(text, size, of)
+}
+
+/// The width of a text in Helvetica, in which documents are printed.
+pub(super) fn width_in_print(text: &str, size: f64) -> f64 {
+    let of = |character: char| match character {
+        ' '..='~' => HELVETICA[character as usize - 32],
         '±' | '×' => 584,
         '–' => 556,
-        // No letter is wider.
-        _ => 1000,
+        _ => LETTER_MAX,
     };
+    sum(text, size, of)
+}
+
+/// No letter is wider.
+const LETTER_MAX: u16 = 1000;
+
+fn sum(text: &str, size: f64, of: impl Fn(char) -> u16) -> f64 {
     text.chars().map(|character| f64::from(of(character))).sum::<f64>() * size / 1000.0
 }
 
@@ -82,7 +113,8 @@ mod tests {
             assert_eq!(letters(&lines.concat()), letters(text));
         }
         assert_eq!(wrap("", 10.0, 50.0), [""]);
-        assert_eq!(width("iW", 1000.0), 222.0 + 944.0);
+        assert_eq!(width_in_print("iW", 1000.0), 222.0 + 944.0);
+        assert_eq!(width("iW@", 1000.0), 278.0 + 989.0 + 1015.0, "each in the typeface that has it widest");
     }
 
     #[test]

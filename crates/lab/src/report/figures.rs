@@ -264,16 +264,14 @@ fn caption(run: &Run, chart: &Chart, common: &[String]) -> Vec<String> {
     caption
 }
 
-/// The caption's last line: what ran, when, on which machine, and of which commit.
+/// The caption's last line: what ran, when, on which machine, and of which program.
 fn signature(summary: &Summary, environment: &Environment) -> String {
     let on = match summary.parameters.get("on").map(String::as_str) {
         Some("virtual") => "in virtual time".to_owned(),
         Some(on) => format!("on {on} of one machine with {} cores", environment.cores),
         None => format!("on a machine with {} cores", environment.cores),
     };
-    let commit = environment.commit.as_ref().map_or("commit unknown".to_owned(), |id| format!("commit {id}"));
-    let (name, day, version) = (&summary.name, date(environment.began), &environment.version);
-    format!("{name}, {on}, {day}, Synod {version}, {commit}.")
+    format!("{}, {on}, {}, {}.", summary.name, date(environment.began), environment.program())
 }
 
 #[cfg(test)]

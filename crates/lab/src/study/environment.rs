@@ -70,15 +70,27 @@ impl Environment {
     #[must_use]
     pub fn in_words(&self) -> String {
         format!(
-            "{} cores of {}, {}, Synod {} at {}; load average {:.2} before and {:.2} after",
+            "{} cores of {}, {}, {}; load average {:.2} before and {:.2} after",
             self.cores,
             self.processor.as_deref().unwrap_or("an unknown processor"),
             self.kernel,
-            self.version,
-            self.commit.as_deref().unwrap_or("an unknown commit"),
+            self.program(),
             self.load_before.unwrap_or(0.0),
             self.load_after.unwrap_or(0.0),
         )
+    }
+
+    /// The program that was measured, for people.
+    pub(crate) fn program(&self) -> String {
+        program(&self.version, self.commit.as_deref())
+    }
+}
+
+/// A version of Synod, with its commit if that is known: a program that was built outside of git has a version only.
+pub(crate) fn program(version: &str, commit: Option<&str>) -> String {
+    match commit {
+        Some(commit) => format!("Synod {version}, commit {commit}"),
+        None => format!("Synod {version}"),
     }
 }
 
@@ -101,4 +113,19 @@ fn field(path: impl AsRef<Path>, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_a_commit_has_its_version_only() {
+        let commit = Some("c0ffee".to_owned());
+        let with = Environment { version: "1.2.3".to_owned(), ..Environment::now(commit, String::new()) };
+        assert_eq!(with.program(), "Synod 1.2.3, commit c0ffee");
+        let without = Environment { commit: None, ..with };
+        assert_eq!(without.program(), "Synod 1.2.3");
+        assert!(!without.in_words().contains("commit"), "{}", without.in_words());
+    }
 }

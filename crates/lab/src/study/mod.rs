@@ -12,7 +12,7 @@ mod run;
 mod summary;
 
 pub use environment::Environment;
-pub(crate) use environment::commit_of;
+pub(crate) use environment::{commit_of, program};
 pub use measured::{Evidence, Judgement, Measured, Verdict};
 pub use parameters::{COMMON as COMMON_PARAMETERS, Parameter, Parameters};
 pub use run::{Conduct, RunOptions, run};
