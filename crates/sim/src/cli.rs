@@ -19,11 +19,11 @@ use clap::Args;
 use synod_consensus::{Dissemination, ElectionKind, ProtocolKind};
 
 use crate::{
-    chart::{self, Chart, WindowArgs},
+    chart::{self, Chart, Window, WindowArgs},
     plan::{Family, Plan},
     run::{self, Failure},
     scenario,
-    situations::{MARK, Table},
+    situations::{MARK, Situation, Table},
     world::Coverage,
 };
 
@@ -66,9 +66,10 @@ pub struct RunArgs {
     #[arg(long)]
     pub trace: bool,
     /// Write a message-sequence chart of the first seed that fails, or of the seed if only one is run: a page
-    /// that needs no other file, or the bare picture if the name ends in .svg. It shows the last 400 events,
-    /// unless --html-from or --html-to choose others.
-    #[arg(long, value_name = "FILE")]
+    /// that needs no other file (FILE.html), or the bare picture (FILE.svg). It shows 400 events: the last before the
+    /// violation, or those around the first dangerous situation in which leaders are involved, unless --html-from or
+    /// --html-to choose others.
+    #[arg(long, value_name = "FILE", value_parser = chart::file)]
     pub html: Option<PathBuf>,
     /// The part of the run or story that the chart shows.
     #[command(flatten)]
@@ -92,8 +93,8 @@ pub struct ScenarioArgs {
     #[arg(long)]
     pub bless: bool,
     /// Write a message-sequence chart of the story of one script, and compare nothing: a page that needs no
-    /// other file, or the bare picture if the name ends in .svg.
-    #[arg(long, value_name = "FILE", conflicts_with = "bless")]
+    /// other file (FILE.html), or the bare picture (FILE.svg).
+    #[arg(long, value_name = "FILE", value_parser = chart::file, conflicts_with = "bless")]
     pub html: Option<PathBuf>,
     /// The protocol whose story the chart shows, named like the folders of the golden files; by default the
     /// first protocol of the script.
@@ -134,13 +135,16 @@ fn chart_scenario(args: &ScenarioArgs, path: &Path) -> Result<ExitCode, String> 
         of_run: false,
     };
     chart.write(path, &recorded).map_err(|error| unwritable(path, &error))?;
-    println!("{}: the story with {} ({} of {})", path.display(), cast.name, name, names.join(", "));
+    let story = story.map(|_| ()).map_err(|error| unreadable(&error));
+    print!("{}", charted(path, &format!("{} ({} of {})", cast.name, name, names.join(", ")), &story));
+    Ok(if story.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What was drawn, for people; an error comes first, since the chart ends there.
+fn charted(path: &Path, with: &str, story: &Result<(), String>) -> String {
     match story {
-        Ok(_) => Ok(ExitCode::SUCCESS),
-        Err(error) => {
-            println!("{}: {error}", file.display());
-            Ok(ExitCode::FAILURE)
-        }
+        Ok(()) => format!("{}: the story with {with}\n", path.display()),
+        Err(error) => format!("{error}\n{}: the story until then, with {with}\n", path.display()),
     }
 }
 
@@ -323,7 +327,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
         let range = &args.seeds.0;
         let only = Some(range.start).filter(|_| range.end - range.start == 1);
         let drawn = match failed.or(only) {
-            Some(seed) => chart_seed(args, seed, path),
+            Some(seed) => chart_seed(args, seed, failed.is_some(), path),
             None => {
                 println!("no chart is written: no seed failed; name one seed for a chart of it");
                 Ok(())
@@ -353,19 +357,42 @@ fn plan(args: &RunArgs, seed: u64) -> Plan {
     }
 }
 
+/// The part of a run that a chart shows, and the event that it is about: the first situation in which leaders are
+/// involved, or else the first one. Where a run fails, that is told in its last events.
+fn window(args: &RunArgs, plan: &Plan, failed: bool) -> (Window, Option<(u64, Situation)>) {
+    if failed || args.window.is_bounded() {
+        return (args.window.of_run(), None);
+    }
+    let turns = run::turns(plan);
+    let of_leaders = turns.iter().find(|(_, situation)| situation.is_of_leaders());
+    match of_leaders.or(turns.first()) {
+        Some(&(event, situation)) => (Window::around(event), Some((event, situation))),
+        None => (Window::of_beginning(), None),
+    }
+}
+
 /// Writes a chart of a seed, which is run once more for it.
-fn chart_seed(args: &RunArgs, seed: u64, path: &Path) -> Result<(), String> {
+fn chart_seed(args: &RunArgs, seed: u64, failed: bool, path: &Path) -> Result<(), String> {
     let plan = plan(args, seed);
-    let (result, recorded) = run::record(&plan, args.window.of_run());
+    let (window, turn) = window(args, &plan, failed);
+    let (result, recorded) = run::record(&plan, window);
+    let around =
+        turn.map(|(event, situation)| format!("Around event {event} of {}: {situation}.", recorded.events()));
     let (protocol, family) = (args.protocol, plan.family);
     let (election, dissemination) = (plan.settings.consensus.election, plan.settings.consensus.dissemination);
     let end = seed.saturating_add(1);
     let chart = Chart {
         title: format!("seed {seed}, {protocol}"),
-        about: vec![format!(
-            "Election {election}, dissemination {dissemination}, family {family}, {} replicas at first.",
-            plan.replicas
-        )],
+        about: [
+            Some(format!(
+                "Election {election}, dissemination {dissemination}, family {family}, {} replicas at first.",
+                plan.replicas
+            )),
+            around.clone(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
         command: Some(format!(
             "synod sim run --protocol {protocol} --election {election} --dissemination {dissemination} --family {family} --seeds {seed}..{end} --html {}",
             path.display()
@@ -375,6 +402,9 @@ fn chart_seed(args: &RunArgs, seed: u64, path: &Path) -> Result<(), String> {
     };
     chart.write(path, &[recorded]).map_err(|error| unwritable(path, &error))?;
     println!("{}: the chart of seed {seed}", path.display());
+    if let Some(around) = around {
+        println!("{around} --html-from and --html-to show other parts.");
+    }
     Ok(())
 }
 
@@ -468,7 +498,14 @@ mod tests {
         assert_eq!(run_seeds(&["--seeds", "5..7", "--html", &page]), done);
         assert!(!Path::new(&page).exists(), "no seed fails, and which one is meant is not said");
         assert_eq!(run_seeds(&["--seeds", "5", "--html", &page]), done);
-        assert!(fs::read_to_string(&page).expect("it is written").contains("seed 5, multipaxos"));
+        let written = fs::read_to_string(&page).expect("it is written");
+        assert!(written.contains("seed 5, multipaxos") && written.contains("<p>Around event "));
+        assert!(written.contains("reached: "), "the situation that the chart is about stands in it");
+        for name in ["chart.png", "chart"] {
+            let refused = parsed::<RunArgs>(&["--html", name]).expect_err("it is no name of a chart");
+            assert!(refused.to_string().contains(".svg"), "{refused}");
+            assert!(parsed::<ScenarioArgs>(&["story.txt", "--html", name]).is_err());
+        }
 
         let script = at("story.txt");
         fs::write(&script, "for: all\n\nNot much.\n\n> cluster 3\n> elect 1\n").expect("written");
@@ -482,6 +519,9 @@ mod tests {
         fs::write(&script, "for: all\n\n> cluster 3\n> elect 9\n").expect("written");
         assert_eq!(tell(&[&script, "--html", &page]), code(ExitCode::FAILURE));
         assert!(fs::read_to_string(&page).expect("it is written").contains("across violation"));
+        let failed = charted(Path::new("c.svg"), "raft", &Err("story.txt: line 3: no".to_owned()));
+        assert_eq!(failed, "story.txt: line 3: no\nc.svg: the story until then, with raft\n");
+        assert_eq!(charted(Path::new("c.svg"), "raft", &Ok(())), "c.svg: the story with raft\n");
         assert!(parsed::<RunArgs>(&["--html-from", "5"]).is_err(), "a bound without a chart");
         fs::remove_dir_all(&folder).expect("removed");
     }

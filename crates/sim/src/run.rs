@@ -15,7 +15,7 @@ use crate::{
     check::{Invariant, Violation},
     guest::{AnyGuest, Guest},
     plan::{Family, Plan},
-    situations::Reached,
+    situations::{Reached, Situation},
     trace::Trace,
     world::{Outcome, World},
 };
@@ -119,10 +119,15 @@ pub fn run_with_trace(plan: &Plan) -> Result<Outcome, Box<Failure>> {
     })
 }
 
+/// The dangerous situations that a run of a plan reaches, each with the number of the event as charts count.
+pub(crate) fn turns(plan: &Plan) -> Vec<(u64, Situation)> {
+    record(plan, Window::NOTHING).1.turns().to_vec()
+}
+
 /// Runs a plan, and records it for a chart. The run is the same as without.
 pub fn record(plan: &Plan, window: Window) -> (Result<Outcome, Violation>, Recorder) {
     let mut world = World::new(plan.clone(), Trace::Off);
-    world.record(Recorder::new(window));
+    world.record(Recorder::naming_situations(window));
     let result = play(&mut world);
     if let Err(violation) = &result {
         world.chart(|chart| chart.violates(violation));

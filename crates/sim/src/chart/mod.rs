@@ -24,7 +24,10 @@ mod svg;
 mod tests;
 mod window;
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use layout::Layout;
 pub use record::Recorder;
@@ -82,6 +85,18 @@ impl Chart {
             _ => self.html(recorded),
         };
         fs::write(path, text)
+    }
+}
+
+/// The file of a chart, from its name.
+///
+/// # Errors
+/// The name does not say whether a page or a picture is wanted.
+pub fn file(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("html" | "htm" | "svg") => Ok(path),
+        _ => Err("a chart is a page (a name that ends in .html) or a picture (.svg)".to_owned()),
     }
 }
 

@@ -7,7 +7,13 @@ use synod_replica::PeerMessage;
 use synod_wire::Ballot;
 
 use super::window::{Place, Window};
-use crate::{check::Violation, clock::Moment, describe, network::Loss};
+use crate::{
+    check::Violation,
+    clock::Moment,
+    describe,
+    network::Loss,
+    situations::{Reached, Situation},
+};
 
 /// A lifeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -188,6 +194,10 @@ pub struct Recorder {
     pub(super) left_out: (u64, u64),
     /// The replica of each attempt that is not answered.
     asked: BTreeMap<u64, usize>,
+    /// The dangerous situations that the run has reached so far; `None` if the chart does not name them.
+    reached: Option<Reached>,
+    /// When it reached each, by the number of the event that names it.
+    turns: Vec<(u64, Situation)>,
 }
 
 impl Recorder {
@@ -204,7 +214,34 @@ impl Recorder {
             early: BTreeMap::new(),
             left_out: (0, 0),
             asked: BTreeMap::new(),
+            reached: None,
+            turns: Vec::new(),
         }
+    }
+
+    /// A recorder that also names the dangerous situations that the run reaches, in a line across the chart each.
+    pub(crate) fn naming_situations(window: Window) -> Recorder {
+        Recorder { reached: Some(Reached::default()), ..Recorder::new(window) }
+    }
+
+    /// The run has reached these situations so far.
+    pub(crate) fn reaches(&mut self, reached: Reached) {
+        let Some(known) = self.reached.filter(|known| *known != reached) else { return };
+        for situation in reached.iter().filter(|situation| !known.has(*situation)) {
+            self.marks_all(format!("reached: {situation}"));
+            self.turns.push((self.last, situation));
+        }
+        self.reached = Some(reached);
+    }
+
+    /// The situations that it named, each with the number of the event.
+    pub(crate) fn turns(&self) -> &[(u64, Situation)] {
+        &self.turns
+    }
+
+    /// How many events it has seen.
+    pub(crate) fn events(&self) -> u64 {
+        self.last
     }
 
     /// A message leaves a replica.

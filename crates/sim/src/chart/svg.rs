@@ -20,8 +20,13 @@ const LEFT: f64 = 110.0;
 const RIGHT: f64 = 230.0;
 /// A pause of this length or more makes the most room between two rows.
 const LONG: Duration = Duration::from_millis(1000);
-/// How wide a character of a label is, about.
-const CHARACTER: f64 = 5.7;
+/// The sizes of labels, of what a script commands, and of a violation, as `chart.css` has them.
+const LABEL: f64 = 11.0;
+const VIOLATION: f64 = 12.0;
+/// How much wider bold letters are.
+const BOLD: f64 = 1.12;
+/// The width of a letter of a command, whose letters are all equally wide, as a share of its size.
+const MONOSPACED: f64 = 0.61;
 /// The fields of a message are cut after this many characters.
 const FIELDS_MAX: usize = 2_000;
 
@@ -105,12 +110,35 @@ fn compacted(fields: &str) -> String {
     text
 }
 
-fn cut(text: &str, width: f64) -> String {
-    let max = (width / CHARACTER) as usize;
-    if text.chars().count() <= max {
+/// The most room that a letter takes in the typefaces that `chart.css` names, as a share of the size. DejaVu Sans is the
+/// widest of them, and the only one on many machines.
+fn letter(character: char) -> f64 {
+    match character {
+        ' ' | '!' | '\'' | '(' | ')' | ',' | '-' | '.' | '/' | ':' | ';' | '[' | ']' | '|' | 'f' | 'i'
+        | 'j' | 'l' | 'r' | 't' => 0.415,
+        'm' | 'w' | 'M' | 'W' | '%' | '@' => 1.015,
+        'a'..='z' | '0'..='9' | '?' | '*' | '_' | '"' | '`' => 0.64,
+        ' '..='~' => 0.84,
+        _ => 1.0,
+    }
+}
+
+/// How wide a text is at most.
+fn width(text: &str, size: f64) -> f64 {
+    text.chars().map(letter).sum::<f64>() * size
+}
+
+/// The beginning of a text for which there is so much room, with an ellipsis if something is left out.
+fn cut(text: &str, room: f64, width: impl Fn(&str) -> f64) -> String {
+    if width(text) <= room {
         return text.to_owned();
     }
-    let kept: String = text.chars().take(max.saturating_sub(1)).collect();
+    let mut left = room - width("…");
+    let fits = |character: &char| {
+        left -= width(character.encode_utf8(&mut [0; 4]));
+        left >= 0.0
+    };
+    let kept: String = text.chars().take_while(fits).collect();
     format!("{}…", kept.trim_end())
 }
 
@@ -264,7 +292,12 @@ impl Picture<'_> {
             let above = y - ROW;
             let _ = write!(drawn, "<circle data-a=\"{row}\" cx=\"{x}\" cy=\"{above:.1}\" r=\"9\"/>");
         }
-        let shown = escaped(&cut(&text, room));
+        let shown = match class {
+            "command" => cut(&text, room, |text| text.chars().count() as f64 * MONOSPACED * LABEL),
+            "violation" => cut(&text, room, |text| width(text, VIOLATION * BOLD)),
+            _ => cut(&text, room, |text| width(text, LABEL)),
+        };
+        let shown = escaped(&shown);
         let left = if class == "command" || class == "violation" { 10.0 } else { LEFT + 10.0 };
         let y = if class == "violation" { y + 16.0 } else { y + 4.0 };
         let _ = write!(drawn, "<text data-a=\"{row}\" x=\"{left}\" y=\"{y:.1}\">{shown}</text></g>");
@@ -320,10 +353,8 @@ impl Picture<'_> {
              marker-end=\"url(#{head}-{family})\"/>"
         );
         if let Some(side) = arrow.label {
-            let text = escaped(&cut(
-                &sent.what.text(),
-                self.room(if x1 == half { sent.to } else { sent.from }, side),
-            ));
+            let room = self.room(if x1 == half { sent.to } else { sent.from }, side);
+            let text = escaped(&cut(&sent.what.text(), room, |text| width(text, LABEL)));
             let (class, x) = match side {
                 Side::Left => ("l", x1 - 9.0),
                 Side::Right => ("", x1 + 9.0),
@@ -410,7 +441,8 @@ impl Picture<'_> {
             glyph(placed.mark)
         );
         if let Some(side) = placed.label {
-            let text = escaped(&cut(&label, self.room(placed.lane, side)));
+            let size = if more.is_empty() { LABEL } else { LABEL * BOLD };
+            let text = escaped(&cut(&label, self.room(placed.lane, side), |text| width(text, size)));
             let (class, x) = match side {
                 Side::Left => ("l", x - 10.0),
                 Side::Right => ("", x + 10.0),
@@ -472,7 +504,7 @@ impl Picture<'_> {
                 drawn,
                 "<g transform=\"translate({x} 0)\">{sample}<text x=\"38\" y=\"4\">{text}</text></g>"
             );
-            x += 58.0 + text.chars().count() as f64 * CHARACTER;
+            x += 58.0 + width(text, LABEL);
         }
         drawn.push_str("</g>");
         self.add(&drawn);
@@ -498,5 +530,29 @@ fn glyph(mark: Mark) -> &'static str {
         Mark::Leads(_) => "<path class=\"solid\" d=\"M-7 5 L-7 -5 L-3 0 L0 -6 L3 0 L7 -5 L7 5 z\"/>",
         Mark::Follows(_) => "<circle r=\"4.5\"/>",
         Mark::Note => "<circle class=\"solid\" r=\"3\"/>",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_cut_where_its_room_ends_in_the_widest_typeface() {
+        let width = |text: &str| width(text, LABEL);
+        let wide = "mmmmmmmm mmmmmmmm";
+        assert_eq!(cut("Accept slot 3", 90.0, width), "Accept slot 3");
+        let shown = cut(wide, 90.0, width);
+        assert!(shown.ends_with('…') && width(&shown) <= 90.0, "{shown}");
+        assert!(shown.len() > "mmmm…".len(), "{shown}: there is more room");
+        // The advance widths of DejaVuSans.ttf, a few of each kind.
+        for (character, share) in
+            [('r', 0.411), ('(', 0.390), ('z', 0.525), ('b', 0.635), ('8', 0.636), ('m', 0.974), ('W', 0.989)]
+        {
+            assert!((share..share * 1.25).contains(&letter(character)), "{character}");
+        }
+        for (character, share) in [('Q', 0.787), ('+', 0.838), ('→', 0.838)] {
+            assert!((share..share * 1.25).contains(&letter(character)), "{character}");
+        }
     }
 }

@@ -7,7 +7,9 @@ use clap::Args;
 use crate::clock::Moment;
 
 /// How many events the chart of a seed's run shows by default.
-const LAST_EVENTS: usize = 400;
+const EVENTS: usize = 400;
+/// How many of them are after the one that the chart is about.
+const EVENTS_AFTER: u64 = 150;
 /// The most events of a chart; browsers draw this many without trouble.
 const EVENTS_MAX: usize = 20_000;
 
@@ -55,11 +57,16 @@ pub struct WindowArgs {
 }
 
 impl WindowArgs {
+    /// Whether a part of the run was chosen.
+    #[must_use]
+    pub fn is_bounded(&self) -> bool {
+        self.html_from.is_some() || self.html_to.is_some()
+    }
+
     /// The window of a seed's run: by default the last events before its end, or before the violation.
     #[must_use]
     pub fn of_run(&self) -> Window {
-        let bounded = self.html_from.is_some() || self.html_to.is_some();
-        let events_max = if bounded { EVENTS_MAX } else { LAST_EVENTS };
+        let events_max = if self.is_bounded() { EVENTS_MAX } else { EVENTS };
         Window { from: self.html_from, to: self.html_to, events_max }
     }
 
@@ -94,6 +101,22 @@ impl Window {
 
     /// Everything that one chart can show.
     pub const ALL: Window = Window { from: None, to: None, events_max: EVENTS_MAX };
+
+    /// Nothing, for a run of which only the situations are of interest.
+    pub(crate) const NOTHING: Window = Window { from: Some(Bound::Event(u64::MAX)), ..Window::ALL };
+
+    /// The window around an event: what led to it, and what came of it.
+    pub(crate) fn around(event: u64) -> Window {
+        let to = event.saturating_add(EVENTS_AFTER);
+        // The first event has the number 1.
+        let from = to.saturating_sub(EVENTS as u64) + 1;
+        Window { from: Some(Bound::Event(from)), to: Some(Bound::Event(to)), ..Window::ALL }
+    }
+
+    /// The window of the first events.
+    pub(crate) fn of_beginning() -> Window {
+        Window { to: Some(Bound::Event(EVENTS as u64)), ..Window::ALL }
+    }
 
     pub(super) fn place(&self, number: u64, at: Moment) -> Place {
         let before = |bound: Bound| match bound {
@@ -135,5 +158,15 @@ mod tests {
         let places: Vec<Place> = (1..=7).map(|number| window.place(number, Moment::START)).collect();
         use Place::{After, Before, Within};
         assert_eq!(places, [Before, Before, Within, Within, Within, After, After]);
+    }
+
+    #[test]
+    fn a_window_around_an_event_holds_it_and_as_many_events_as_any_other() {
+        for (event, from, to) in [(1, 1, 151), (200, 1, 350), (1000, 751, 1150)] {
+            let Window { from: first, to: last, .. } = Window::around(event);
+            assert_eq!((first, last), (Some(Bound::Event(from)), Some(Bound::Event(to))));
+        }
+        assert_eq!(Window::NOTHING.place(u64::MAX - 1, Moment::START), Place::Before);
+        assert_eq!(Window::of_beginning().place(401, Moment::START), Place::After);
     }
 }

@@ -318,6 +318,28 @@ impl Situation {
         }
     }
 
+    /// Whether a chart of a run best shows this one: two replicas lead or try to, or a leader or a restarted replica does not
+    /// know what others have decided.
+    pub(crate) fn is_of_leaders(self) -> bool {
+        matches!(
+            self,
+            Situation::BridgedLeaders
+                | Situation::TransferWhileCut
+                | Situation::DeafLeader
+                | Situation::LeaderLearnsHigher
+                | Situation::LeaderLearnsOther
+                | Situation::DeposedUnknowing
+                | Situation::TwoLeadersOneSlot
+                | Situation::DeposedRead
+                | Situation::PausedLeaderReturns
+                | Situation::StalledLeader
+                | Situation::Duel
+                | Situation::RestartWithTail
+                | Situation::EpochWithTwoLeaders
+                | Situation::LeaderRemoved
+        )
+    }
+
     fn bit(self) -> u128 {
         const { assert!(Situation::ALL.len() <= 128, "a bit for each") };
         1 << self as u32

@@ -365,7 +365,10 @@ impl World {
             return Err(Violation { invariant: Invariant::Liveness, detail });
         }
         self.happen(happening)?;
-        self.watch()
+        self.watch()?;
+        let reached = self.situations.reached();
+        self.chart(|chart| chart.reaches(reached));
+        Ok(())
     }
 
     /// The dangerous situations that this world has come to so far.
