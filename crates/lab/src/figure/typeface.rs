@@ -2,6 +2,8 @@
 //! wider of two: Helvetica, which every reader of PDF has, and whose widths Arial and Liberation Sans share; and DejaVu
 //! Sans, which machines with none of these three have.
 
+use synod_sim::chart::DEJAVU_SANS;
+
 /// The typefaces of a picture, in the order in which a reader looks for them.
 pub(super) const FAMILY: &str = "Helvetica,Arial,'Liberation Sans','DejaVu Sans',sans-serif";
 
@@ -20,19 +22,10 @@ const HELVETICA: [u16; 95] = [
     278, 556, 500, 722, 500, 500, 500, 334, 260, 334, 584,
 ];
 
-/// The same in DejaVu Sans (the advance widths of DejaVuSans.ttf).
-const DEJAVU: [u16; 95] = [
-    318, 401, 460, 838, 636, 950, 780, 275, 390, 390, 500, 838, 318, 361, 318, 337, 636, 636, 636, 636, 636,
-    636, 636, 636, 636, 636, 337, 337, 838, 838, 838, 531, 1000, 684, 686, 698, 770, 632, 575, 775, 752, 295,
-    295, 656, 557, 863, 748, 787, 603, 787, 695, 635, 611, 732, 684, 989, 685, 611, 685, 390, 337, 390, 838,
-    500, 500, 613, 635, 550, 635, 615, 352, 635, 634, 278, 278, 579, 278, 974, 634, 612, 635, 635, 411, 521,
-    392, 634, 592, 818, 592, 592, 525, 636, 337, 636, 838,
-];
-
 /// The width of a text in the widest of the typefaces.
 pub(super) fn width(text: &str, size: f64) -> f64 {
     let of = |character: char| match character {
-        ' '..='~' => HELVETICA[character as usize - 32].max(DEJAVU[character as usize - 32]),
+        ' '..='~' => HELVETICA[character as usize - 32].max(DEJAVU_SANS[character as usize - 32]),
         '±' | '×' => 838,
         '–' => 556,
         _ => LETTER_MAX,

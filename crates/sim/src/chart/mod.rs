@@ -32,6 +32,7 @@ use std::{
 use layout::Layout;
 pub use record::Recorder;
 pub(crate) use record::{Key, Lane, Mark};
+pub use style::DEJAVU_SANS;
 use style::{NOISE, NOISE_OF_RUNS};
 pub use window::{Bound, Window, WindowArgs};
 
