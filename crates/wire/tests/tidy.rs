@@ -147,6 +147,41 @@ fn messages_point_to_pages_and_titles_that_exist() {
     assert!(count > 3 || !root.join("ARCHITECTURE.md").exists(), "{count} titles");
 }
 
+/// The variants of an enum, in a file as `rustfmt` leaves it.
+fn variants<'a>(code: &'a str, head: &str) -> Vec<&'a str> {
+    let body = code.lines().skip_while(|line| *line != head).skip(1).take_while(|line| *line != "}");
+    let names = body.filter_map(|line| line.strip_prefix("    "));
+    let names = names.filter(|line| line.starts_with(|first: char| first.is_ascii_uppercase()));
+    names.filter_map(|line| line.split(|it: char| !it.is_ascii_alphanumeric()).next()).collect()
+}
+
+/// The folders of protocols, and the pages that tell what happens there.
+const PAGES: [(&str, &[&str]); 5] = [
+    ("multipaxos", &["multipaxos"]),
+    ("sequence_paxos", &["sequence-paxos"]),
+    ("raft", &["raft", "driftwood"]),
+    ("ring", &["ring"]),
+    ("dissemination", &["dissemination"]),
+];
+
+/// Each of these pages has a table of messages.
+#[test]
+fn the_pages_of_protocols_name_all_their_messages() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    if !root.join("ARCHITECTURE.md").exists() {
+        return;
+    }
+    let read =
+        |path: String| fs::read_to_string(root.join(&path)).unwrap_or_else(|why| panic!("{path}: {why}"));
+    for (folder, pages) in PAGES {
+        let code = read(format!("crates/consensus/src/{folder}/messages.rs"));
+        let names = variants(&code, "pub enum Message {");
+        let text: String = pages.iter().map(|page| read(format!("docs/{page}.md"))).collect();
+        let missing: Vec<_> = names.iter().filter(|name| !text.contains(&format!("`{name}`"))).collect();
+        assert!(names.len() > 3 && missing.is_empty(), "docs: {pages:?}: {missing:?} of {names:?}");
+    }
+}
+
 #[test]
 fn the_check_of_words_finds_them() {
     assert!(has_word("it can not", "can not") && has_word("whoever leads", "whoever"));

@@ -1,5 +1,6 @@
 //! MultiPaxos as JPaxos runs it (Santos 2012, chapter 7): views, one Phase 1 for all later slots, a window of
-//! Phase 2 instances decided out of order and delivered in order. docs/multipaxos.md has the argument why it is safe.
+//! Phase 2 instances decided out of order and delivered in order. docs/multipaxos.md tells what happens,
+//! message by message, and has the argument why it is safe.
 //!
 //! A **ballot** is what the thesis calls a view or proposal number. Its owner runs Phase 1 once
 //! ([`Message::Prepare`], [`Message::Promise`]) and then proposes slot after slot ([`Message::Accept`],

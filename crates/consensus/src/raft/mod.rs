@@ -1,5 +1,6 @@
 //! Raft (Ongaro 2014; Ng 2020, sections 2.5 and 10) with PreVote, CheckQuorum, priorities, leadership transfer and
-//! joint consensus. docs/raft.md has the argument why it is safe, and what differs from the papers.
+//! joint consensus. docs/raft.md tells what happens, message by message, and has the argument why it is safe, and what
+//! differs from the papers.
 //!
 //! A **term** is a ballot's round, so the term together with its leader is a [`Ballot`].
 //!

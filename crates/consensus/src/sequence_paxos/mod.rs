@@ -1,5 +1,6 @@
 //! Leader-based Sequence Paxos (Ng 2020, section 2.4.2 and algorithm 4) for replicas that crash and recover, over
-//! sessions that lose messages. docs/sequence-paxos.md has the argument why it is safe, and the names of the thesis.
+//! sessions that lose messages. docs/sequence-paxos.md tells what happens, message by message, and has the argument why
+//! it is safe, and the names of the thesis.
 //!
 //! Where MultiPaxos decides slot by slot, Sequence Paxos agrees on a growing **sequence**. A replica has
 //! accepted a whole sequence in a ballot, and says so with two numbers: that ballot, and the last slot. The
