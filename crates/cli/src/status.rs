@@ -161,7 +161,7 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
             text += &format!("{what:<12}{value}\n");
         }
     };
-    told("Leader", &|status| format!("{}, ballot {}", or_none(&status.leader_name), status.ballot));
+    told("Leader", &|status| format!("{}, ballot {}", or_none(&status.leader_name), ballot(status)));
     told("Ordering", &ordering);
     told("Group", &|status| {
         let group = status.group.as_ref();
@@ -250,6 +250,16 @@ fn groups(asked: &[Asked]) -> String {
     format!("{count} groups{order}; what is said above of a group is said of group 0\n{table}")
 }
 
+/// The epoch of a replica's group, as far as it knows.
+pub fn epoch(status: &StatusResponse) -> u64 {
+    status.group.as_ref().map_or(0, |group| group.epoch)
+}
+
+/// A replica's ballot, for people. It is named with its epoch, since each epoch begins with the lowest ballots again.
+pub fn ballot(status: &StatusResponse) -> String {
+    format!("{} of epoch {}", status.ballot, epoch(status))
+}
+
 /// The round of a ballot such as `10@r2`.
 pub fn ballot_round(ballot: &str) -> u64 {
     ballot.split('@').next().and_then(|round| round.parse().ok()).unwrap_or(0)
@@ -329,7 +339,7 @@ fn wide(asked: &[Asked], newest: u64, colours: bool) -> String {
             status.election.clone(),
             status.dissemination.clone(),
             status.durability.clone(),
-            group.map_or(0, |group| group.epoch).to_string(),
+            epoch(status).to_string(),
             group.map_or(0, |group| group.version).to_string(),
             status.decided_slot.to_string(),
             status.applied_slot.to_string(),

@@ -381,13 +381,15 @@ impl Hosted {
 
     fn report_leader(&self, view: synod_consensus::LeaderView) {
         let role: Role = self.replica.status().protocol.role;
+        // Each epoch begins with the lowest ballots again.
+        let epoch = self.replica.group().epoch;
         match view.leader {
             Some(leader) => {
                 self.shared.leader_changes.add(1);
-                tracing::info!(group = %self.group, %leader, ballot = %view.ballot, role = role.as_str(), "leader elected");
+                tracing::info!(group = %self.group, %leader, %epoch, ballot = %view.ballot, role = role.as_str(), "leader elected");
             }
             None => {
-                tracing::info!(group = %self.group, ballot = %view.ballot, role = role.as_str(), "no leader")
+                tracing::info!(group = %self.group, %epoch, ballot = %view.ballot, role = role.as_str(), "no leader")
             }
         }
     }

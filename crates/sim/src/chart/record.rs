@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use synod_consensus::LeaderView;
 use synod_replica::PeerMessage;
-use synod_wire::Ballot;
+use synod_wire::{Ballot, Epoch};
 
 use super::window::{Place, Window};
 use crate::{
@@ -61,10 +61,10 @@ pub(crate) enum Mark {
         /// Whether no replica has delivered it before.
         first: bool,
     },
-    /// The replica takes itself for the leader of a ballot.
-    Leads(Ballot),
-    /// The replica takes another one for the leader, or knows none.
-    Follows(LeaderView),
+    /// The replica takes itself for the leader of a ballot, in this epoch.
+    Leads(Epoch, Ballot),
+    /// The replica takes another one for the leader, or knows none, in this epoch.
+    Follows(Epoch, LeaderView),
     /// Anything else.
     Note,
 }
@@ -168,8 +168,8 @@ impl Condition {
             Mark::Resumes => Condition { paused: false, ..self },
             Mark::DiskStalls => Condition { stalled: true, ..self },
             Mark::DiskGoesOn => Condition { stalled: false, ..self },
-            Mark::Leads(_) => Condition { leads: true, ..self },
-            Mark::Follows(_) => Condition { leads: false, ..self },
+            Mark::Leads(..) => Condition { leads: true, ..self },
+            Mark::Follows(..) => Condition { leads: false, ..self },
             Mark::Write | Mark::Durable | Mark::Timer | Mark::Delivers { .. } | Mark::Note => self,
         }
     }

@@ -79,7 +79,7 @@ pub(super) fn mark_kind(mark: Mark) -> &'static str {
         Mark::Durable => "fsync",
         Mark::Timer => "timer",
         Mark::Delivers { .. } => "slot",
-        Mark::Leads(_) | Mark::Follows(_) => "leader",
+        Mark::Leads(..) | Mark::Follows(..) => "leader",
         Mark::Note => "note",
     }
 }

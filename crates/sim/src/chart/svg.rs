@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
+use synod_wire::{Ballot, Epoch};
+
 use super::{
     layout::{Across, Arrow, Fate, Layout, Placed, Side, Span},
     record::{Lane, Mark, What},
@@ -409,16 +411,16 @@ impl Picture<'_> {
         let id = self.next_id();
         let more = match placed.mark {
             Mark::Delivers { first: true } => " first",
-            Mark::Leads(_) => " leads",
+            Mark::Leads(..) => " leads",
             _ => "",
         };
         let details =
             format!("{}   {}, event:{}\n{}", name(placed.lane), placed.at, placed.event, placed.text);
         let label = match placed.mark {
-            Mark::Leads(ballot) => format!("leads in ballot {ballot}"),
-            Mark::Follows(view) => match view.leader {
-                Some(leader) => format!("follows {leader}, {}", view.ballot),
-                None => format!("without a leader, {}", view.ballot),
+            Mark::Leads(epoch, ballot) => format!("leads in ballot {}", of_epoch(epoch, ballot)),
+            Mark::Follows(epoch, view) => match view.leader {
+                Some(leader) => format!("follows {leader}, {}", of_epoch(epoch, view.ballot)),
+                None => format!("without a leader, {}", of_epoch(epoch, view.ballot)),
             },
             _ => placed.text.clone(),
         };
@@ -503,6 +505,11 @@ impl Picture<'_> {
     }
 }
 
+/// A ballot, with its epoch if that is not the first: each epoch begins with the lowest ballots again.
+fn of_epoch(epoch: Epoch, ballot: Ballot) -> String {
+    if epoch.0 <= 1 { ballot.to_string() } else { format!("{ballot} of {epoch}") }
+}
+
 /// The symbol of a mark on a lifeline.
 fn glyph(mark: Mark) -> &'static str {
     match mark {
@@ -519,8 +526,8 @@ fn glyph(mark: Mark) -> &'static str {
         Mark::Timer => "<circle r=\"5\"/><path d=\"M0 -3 V0 L2.5 1.5\"/>",
         Mark::Delivers { first: true } => "<path class=\"solid\" d=\"M0 -6 L6 0 L0 6 L-6 0 z\"/>",
         Mark::Delivers { first: false } => "<path d=\"M0 -5 L5 0 L0 5 L-5 0 z\"/>",
-        Mark::Leads(_) => "<path class=\"solid\" d=\"M-7 5 L-7 -5 L-3 0 L0 -6 L3 0 L7 -5 L7 5 z\"/>",
-        Mark::Follows(_) => "<circle r=\"4.5\"/>",
+        Mark::Leads(..) => "<path class=\"solid\" d=\"M-7 5 L-7 -5 L-3 0 L0 -6 L3 0 L7 -5 L7 5 z\"/>",
+        Mark::Follows(..) => "<circle r=\"4.5\"/>",
         Mark::Note => "<circle class=\"solid\" r=\"3\"/>",
     }
 }
@@ -538,5 +545,12 @@ mod tests {
         assert!(shown.ends_with('…') && width(&shown) <= 90.0, "{shown}");
         assert!(shown.len() > "mmmm…".len(), "{shown}: there is more room");
         assert!((width("iW→") - LABEL * 2.267).abs() < 1e-9, "{}", width("iW→"));
+    }
+
+    #[test]
+    fn a_ballot_of_a_later_epoch_is_named_with_it() {
+        let ballot = Ballot { round: 256, replica: synod_wire::ReplicaId(2) };
+        assert_eq!(of_epoch(Epoch(1), ballot), "256@r2");
+        assert_eq!(of_epoch(Epoch(3), ballot), "256@r2 of e3");
     }
 }

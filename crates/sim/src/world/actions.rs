@@ -74,7 +74,8 @@ impl World {
                 life.watch.leader(view, life.replica.group().epoch)?;
                 self.coverage.elections += u64::from(view.leader == Some(machine.id));
                 let leads = view.leader == Some(machine.id);
-                let mark = if leads { Mark::Leads(view.ballot) } else { Mark::Follows(view) };
+                let epoch = life.replica.group().epoch;
+                let mark = if leads { Mark::Leads(epoch, view.ballot) } else { Mark::Follows(epoch, view) };
                 self.note(of, mark, || describe::view(view));
             }
             Action::Group(group) => {
