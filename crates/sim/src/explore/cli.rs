@@ -1,7 +1,7 @@
 //! `synod sim explore`.
 
 use std::{
-    io::{IsTerminal, Write},
+    io::{self, IsTerminal, Write},
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -11,8 +11,10 @@ use synod_consensus::{Dissemination, Options, Overrides, ProtocolKind};
 
 use super::{Bounds, Count, Incomplete, Report, Walks, explore_with, options, walk_with};
 
-/// How often the line of progress is written again.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the line of progress is written again on a terminal.
+const REWRITE_INTERVAL: Duration = Duration::from_millis(500);
+/// How often a line of progress is written where there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// The steps of a random walk.
 const STEPS: usize = 200;
 
@@ -119,20 +121,50 @@ impl ExploreArgs {
     }
 }
 
+/// Shows the progress of an exploration: one line that is written again and again on a terminal, elsewhere a line now and
+/// then.
+struct Progress {
+    begun: Instant,
+    shown: Instant,
+    terminal: bool,
+}
+
+impl Progress {
+    fn new(begun: Instant, terminal: bool) -> Progress {
+        Progress { begun, shown: begun, terminal }
+    }
+
+    /// Writes a line if it is time for one.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn show(&mut self, count: Count, now: Instant, out: &mut impl Write) -> io::Result<()> {
+        let interval = if self.terminal { REWRITE_INTERVAL } else { LINE_INTERVAL };
+        if now.duration_since(self.shown) < interval {
+            return Ok(());
+        }
+        self.shown = now;
+        let Count { states, depth, .. } = count;
+        let rate = states as f64 / now.duration_since(self.begun).as_secs_f64();
+        let line = format!("{states} states, {depth} steps deep, {rate:.0} states/s");
+        if self.terminal {
+            write!(out, "\r{line} ")?
+        } else {
+            writeln!(out, "{line}")?
+        }
+        out.flush()
+    }
+}
+
 /// Explores and reports. The exit code is 1 if an invariant is violated, and only then.
 #[must_use]
 pub fn run(args: &ExploreArgs) -> ExitCode {
     let begun = Instant::now();
-    let mut shown = begun;
-    let terminal = std::io::stderr().is_terminal();
+    let terminal = io::stderr().is_terminal();
+    let mut progress = Progress::new(begun, terminal);
     let mut watch = |count: Count| {
-        if terminal && shown.elapsed() >= PROGRESS_INTERVAL {
-            shown = Instant::now();
-            let rate = count.states as f64 / begun.elapsed().as_secs_f64();
-            let Count { states, depth, .. } = count;
-            eprint!("\r{states} states, {depth} steps deep, {rate:.0} states/s ");
-            let _ = std::io::stderr().flush();
-        }
+        // Nobody can be told that stderr is closed.
+        let _ = progress.show(count, Instant::now(), &mut io::stderr());
     };
     let (options, given) = match args.options() {
         Ok(options) => options,
@@ -192,10 +224,63 @@ fn summary(args: &ExploreArgs, given: &Overrides, report: &Report, elapsed: Dura
             "INCOMPLETE: every state at most {depth} steps from the beginning, of {bounds}; every invariant held there\n"
         ),
         (None, Some(Incomplete::States)) => format!(
-            "INCOMPLETE: stopped at --states-max {states}, in the midst of states {} steps from the beginning, of \
-             {bounds}; every invariant held so far\n",
+            "INCOMPLETE: stopped at --states-max {}, in the midst of states {} steps from the beginning, of \
+             {bounds}; every invariant held so far\n\
+             Bounds that are explored completely: 'Which configurations complete' in docs/exploring.md\n",
+            args.states_max,
             depth + 1
         ),
     };
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: ExploreArgs,
+    }
+
+    fn parsed(words: &[&str]) -> ExploreArgs {
+        let words = [&["explore"], words].concat();
+        <Command as clap::Parser>::try_parse_from(words).expect("they are options").args
+    }
+
+    #[test]
+    fn progress_is_one_line_on_a_terminal_and_lines_elsewhere() {
+        let begun = Instant::now();
+        let shown = |terminal| {
+            let (mut progress, mut out) = (Progress::new(begun, terminal), Vec::new());
+            for second in 0..=11 {
+                let count = Count { states: 100 * second, depth: 7, ..Count::default() };
+                let now = begun + Duration::from_secs(second as u64);
+                progress.show(count, now, &mut out).expect("it is memory");
+            }
+            String::from_utf8(out).expect("it is text")
+        };
+        assert_eq!(
+            shown(false),
+            "500 states, 7 steps deep, 100 states/s\n1000 states, 7 steps deep, 100 states/s\n"
+        );
+        let terminal = shown(true);
+        assert_eq!(terminal.matches('\r').count(), 11, "{terminal:?}");
+        assert!(!terminal.contains('\n'), "{terminal:?}");
+    }
+
+    #[test]
+    fn a_report_says_whether_that_was_everything() {
+        let told = |words: &[&str]| {
+            let args = parsed(words);
+            let (options, given) = args.options().expect("they go together");
+            let report = explore_with(options, args.bounds(), &mut |_| ());
+            summary(&args, &given, &report, Duration::from_secs(1))
+        };
+        let small = ["--replicas", "1", "--crashes", "0"];
+        assert!(told(&small).contains("\ncomplete: every state within 1 replicas"), "{}", told(&small));
+        let stopped = told(&[&small[..], &["--states-max", "2"]].concat());
+        assert!(stopped.contains("\nINCOMPLETE: stopped at --states-max 2, "), "{stopped}");
+    }
 }
