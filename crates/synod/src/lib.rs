@@ -81,7 +81,7 @@
 //! | `processes` | three processes from a configuration file; a fourth one joins and replaces a member |
 //! | `protocols` | the protocol is chosen, and changed while the group works |
 //! | `metrics` | what a replica counts, in a registry of Prometheus metrics |
-//! | `backup` | a copy of a data directory, and a new cluster of what it holds |
+//! | `backup` | a backup while the group serves, a new cluster of it, and one of what a survivor holds |
 //! | `simulated` | your state machine in the simulator (the crate `synod-sim`): its code, the simulator's faults, your invariants |
 //!
 //! Features, all off unless named: `json`, a codec for typed machines; `metrics`, what a replica counts, for a registry
