@@ -38,6 +38,16 @@ pub(super) const fn log_lines(
 
 const OUTSTANDING: &str = "proposals outstanding";
 
+/// Multiples of what the first series, by name, has.
+pub(super) const fn ratios(
+    title: &'static str,
+    metric: &'static str,
+    y_label: &'static str,
+    x_label: &'static str,
+) -> Chart {
+    chart(Form::Ratios, title, metric, y_label, x_label)
+}
+
 /// Decided proposals a second.
 pub(super) const THROUGHPUT: Chart = Chart {
     title: Borrowed("Throughput"),

@@ -2,12 +2,12 @@
 //!
 //! Each experiment is a kind of deployment. In all of them clients ask all replicas, as those of a service do that does
 //! not care who leads; each replica has a machine of its own in virtual time, with the costs that were measured on the
-//! real program.
+//! real program. The figures show each choice as a multiple of `multipaxos`, the default.
 
 use synod_consensus::{Dissemination, ProtocolKind, raft::Replication};
 
 use super::{
-    charts::log_lines,
+    charts::ratios,
     judging::Rows,
     parameters::{ON_VIRTUAL, REPLICAS, SHORT_WINDOW, sizes},
     points::Field,
@@ -114,8 +114,8 @@ pub const SMALL: Experiment = Experiment {
         })
     },
     charts: &[
-        log_lines("Throughput", "throughput", "commands a second", "commands outstanding"),
-        log_lines("Median latency", "median_ms", "ms", "commands outstanding"),
+        ratios("Throughput", "throughput", "commands a second", "commands outstanding"),
+        ratios("Median latency", "median_ms", "ms", "commands outstanding"),
     ],
     facts: &[],
     shapes: &[
@@ -161,8 +161,8 @@ pub const LARGE: Experiment = Experiment {
         })
     },
     charts: &[
-        log_lines("Throughput", "throughput", "commands a second", "bytes of a command"),
-        log_lines("Median latency", "median_ms", "ms", "bytes of a command"),
+        ratios("Throughput", "throughput", "commands a second", "bytes of a command"),
+        ratios("Median latency", "median_ms", "ms", "bytes of a command"),
     ],
     facts: &[],
     shapes: &[Shape {
@@ -194,8 +194,8 @@ pub const WIDE: Experiment = Experiment {
         })
     },
     charts: &[
-        log_lines("Median latency", "median_ms", "ms", "commands outstanding"),
-        log_lines("Throughput", "throughput", "commands a second", "commands outstanding"),
+        ratios("Median latency", "median_ms", "ms", "commands outstanding"),
+        ratios("Throughput", "throughput", "commands a second", "commands outstanding"),
     ],
     facts: &[],
     shapes: &[Shape {
@@ -231,8 +231,8 @@ pub const DISKS: Experiment = Experiment {
         })
     },
     charts: &[
-        log_lines("Median latency", "median_ms", "ms", "ms of a commit"),
-        log_lines("Throughput", "throughput", "commands a second", "ms of a commit"),
+        ratios("Median latency", "median_ms", "ms", "ms of a commit"),
+        ratios("Throughput", "throughput", "commands a second", "ms of a commit"),
     ],
     facts: &[],
     shapes: &[
@@ -267,8 +267,8 @@ pub const MANY: Experiment = Experiment {
     headline: "throughput",
     points: by_size,
     charts: &[
-        log_lines("Throughput", "throughput", "commands a second", "replicas"),
-        log_lines("Median latency", "median_ms", "ms", "replicas"),
+        ratios("Throughput", "throughput", "commands a second", "replicas"),
+        ratios("Median latency", "median_ms", "ms", "replicas"),
     ],
     facts: &[],
     shapes: &[Shape {

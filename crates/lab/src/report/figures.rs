@@ -28,11 +28,15 @@ pub(super) fn figure(run: &Run, chart: &Chart) -> Option<Figure> {
     let summary = &run.summary;
     let mut lines = match chart.form {
         Form::Timeline | Form::Levels => timelines(summary, chart.form),
-        Form::Lines | Form::LogLines | Form::Points => curves(summary, chart),
+        Form::Lines | Form::LogLines | Form::Points | Form::Ratios => curves(summary, chart),
         Form::Dots => dots(summary, chart),
     };
     if lines.is_empty() {
         return None;
+    }
+    let compared_with = (chart.form == Form::Ratios).then(|| lines[0].parts.join(", "));
+    if compared_with.is_some() {
+        divide_by_first(&mut lines);
     }
     let places_vary = varies(&lines, 0);
     let common = factor(&mut lines);
@@ -47,6 +51,8 @@ pub(super) fn figure(run: &Run, chart: &Chart) -> Option<Figure> {
             let others = facets(&lines, 1, PANEL_MAX);
             (Kind::Lines, [vec![0], others].concat())
         }
+        // They are there to be compared.
+        Form::Ratios => (Kind::Lines, Vec::new()),
         _ if lines.len() <= TOGETHER_MAX => (Kind::Lines, Vec::new()),
         _ => (Kind::Lines, facets(&lines, 0, PANEL_MAX)),
     };
@@ -60,9 +66,12 @@ pub(super) fn figure(run: &Run, chart: &Chart) -> Option<Figure> {
     };
     Some(Figure {
         title: format!("{}: {}", summary.title, chart.title),
-        y_label: chart.y_label.to_string(),
+        y_label: match &compared_with {
+            Some(first) => format!("{}, as a multiple of {first}", chart.y_label),
+            None => chart.y_label.to_string(),
+        },
         x_label: chart.x_label.to_string(),
-        x_log: chart.form == Form::LogLines,
+        x_log: matches!(chart.form, Form::LogLines | Form::Ratios),
         kind,
         panels,
         columns,
@@ -94,6 +103,22 @@ fn curves(summary: &Summary, chart: &Chart) -> Vec<Line> {
         });
     }
     lines
+}
+
+/// Divides all values, with their intervals, by the first line's value at the same place. Where that line has none, the
+/// others have none either.
+fn divide_by_first(lines: &mut [Line]) {
+    let first: Vec<(f64, f64)> = lines[0].series.points.iter().map(|point| (point.x, point.y)).collect();
+    let share = |point: &Point| {
+        let &(_, by) = first.iter().find(|(x, y)| (x - point.x).abs() < 1e-9 && *y > 0.0)?;
+        let interval = point.interval.map(|(low, high)| (low / by, high / by));
+        Some(Point { y: point.y / by, interval, ..*point })
+    };
+    for Line { series, .. } in lines {
+        for points in [&mut series.points, &mut series.printed] {
+            *points = points.iter().filter_map(share).collect();
+        }
+    }
 }
 
 fn measured(point: &PointSummary) -> Point {
@@ -365,6 +390,28 @@ mod tests {
         assert!(figure.caption.contains(&"In common: 3 replicas.".to_owned()), "{:?}", figure.caption);
         let few = drawn(&crowd()[..4], &[1.0, 10.0], Form::LogLines);
         assert_eq!(titles(&few), [""]);
+    }
+
+    #[test]
+    fn ratios_stand_in_one_panel_and_the_first_line_is_one() {
+        let names = ["a", "b, fast", "c", "d", "e", "f", "g"].map(str::to_owned);
+        let mut run = run(&names, &[1.0, 10.0]);
+        for point in run.summary.points.iter_mut().filter(|point| point.series == "b, fast") {
+            point.mean *= 3.0;
+        }
+        let [title, metric, x_label, y_label] = ["T", "m", "outstanding", "1/s"].map(Into::into);
+        let figure = figure(&run, &Chart { title, metric, x_label, y_label, form: Form::Ratios }).unwrap();
+        assert_eq!((titles(&figure), figure.x_log), (vec![""], true));
+        assert_eq!(figure.y_label, "1/s, as a multiple of a");
+        let values = |name: &str| -> Vec<f64> {
+            let line = figure.panels[0].series.iter().find(|series| series.name == name).unwrap();
+            line.points.iter().map(|point| point.y).collect()
+        };
+        assert_eq!((values("a"), values("b, fast"), values("g")), (vec![1.0; 2], vec![3.0; 2], vec![1.0; 2]));
+        // The means are 100 and 1000, and half of each interval is 1000.
+        let fast = &figure.panels[0].series[1].points;
+        assert_eq!(fast[0].interval, Some((0.0, 13.0)));
+        assert_eq!(fast[1].interval, Some((2.0, 4.0)));
     }
 
     #[test]
