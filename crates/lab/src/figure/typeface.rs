@@ -1,6 +1,6 @@
-//! How wide text is. A figure names the typefaces [`FAMILY`], and a reader has any one of them, so a figure has room for the
-//! wider of two: Helvetica, which every reader of PDF has, and whose widths Arial and Liberation Sans share; and DejaVu
-//! Sans, which machines with none of these three have.
+//! How wide text is. A figure names the typefaces [`FAMILY`], and a reader has any one of them, so a figure has room
+//! for the wider of two: Helvetica, which every reader of PDF has, and whose widths Arial and Liberation Sans share;
+//! and DejaVu Sans, which machines with none of these three have.
 
 use synod_sim::chart::DEJAVU_SANS;
 

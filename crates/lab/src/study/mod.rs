@@ -117,8 +117,8 @@ pub struct Chart {
 pub enum Form {
     /// Lines over a logarithmic axis.
     LogLines,
-    /// Lines over a logarithmic axis, all in one panel: each value as a multiple of that of the first series, by name, at
-    /// the same place. So a reader sees which is how much better where.
+    /// Lines over a logarithmic axis, all in one panel: each value as a multiple of that of the first series, by name,
+    /// at the same place. So a reader sees which is how much better where.
     Ratios,
     /// Lines.
     Lines,

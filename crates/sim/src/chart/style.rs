@@ -3,8 +3,8 @@
 
 use super::record::Mark;
 
-/// Widths of the characters from the space to the tilde in DejaVu Sans, in thousandths of the size (the advance widths of
-/// DejaVuSans.ttf). Of the typefaces that charts and figures name it is the widest, but for a few capitals.
+/// Widths of the characters from the space to the tilde in DejaVu Sans, in thousandths of the size (the advance widths
+/// of DejaVuSans.ttf). Of the typefaces that charts and figures name it is the widest, but for a few capitals.
 pub const DEJAVU_SANS: [u16; 95] = [
     318, 401, 460, 838, 636, 950, 780, 275, 390, 390, 500, 838, 318, 361, 318, 337, 636, 636, 636, 636, 636,
     636, 636, 636, 636, 636, 337, 337, 838, 838, 838, 531, 1000, 684, 686, 698, 770, 632, 575, 775, 752, 295,

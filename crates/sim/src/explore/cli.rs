@@ -121,8 +121,8 @@ impl ExploreArgs {
     }
 }
 
-/// Shows the progress of an exploration: one line that is written again and again on a terminal, elsewhere a line now and
-/// then.
+/// Shows the progress of an exploration: one line that is written again and again on a terminal, elsewhere a line now
+/// and then.
 struct Progress {
     begun: Instant,
     shown: Instant,

@@ -318,8 +318,8 @@ impl Situation {
         }
     }
 
-    /// Whether a chart of a run best shows this one: two replicas lead or try to, or a leader or a restarted replica does not
-    /// know what others have decided.
+    /// Whether a chart of a run best shows this one: two replicas lead or try to, or a leader or a restarted replica
+    /// does not know what others have decided.
     pub(crate) fn is_of_leaders(self) -> bool {
         matches!(
             self,
