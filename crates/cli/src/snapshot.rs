@@ -20,6 +20,7 @@ use crate::{
     output::{self, Bytes, Format},
     serve::{
         config::{self, Checked},
+        etcd::dns::discover,
         flags::ServeArgs,
     },
 };
@@ -233,8 +234,9 @@ fn status(args: &StatusArgs) -> Result<(), Failure> {
 
 fn restore(args: &RestoreArgs, told: &[String]) -> Result<(), Failure> {
     let backup = Backup::open(&args.file, !args.skip_hash_check).map_err(of_file(&args.file))?;
-    let Checked { mut node, groups, joining, warnings, .. } =
-        config::check(&args.serve).map_err(Failure::usage)?;
+    let found = discover(&args.serve)?;
+    let serve = found.as_ref().unwrap_or(&args.serve);
+    let Checked { mut node, groups, joining, warnings, .. } = config::check(serve).map_err(Failure::usage)?;
     told.iter().chain(&warnings).for_each(|warning| eprintln!("warning: {warning}"));
     if joining.is_some() {
         let why = "a restore begins a cluster; accepted: new, or leave it out";

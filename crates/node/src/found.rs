@@ -55,8 +55,10 @@ pub(crate) fn open<S: StateMachine>(
         None => Groups::shards(u16::try_from(machines.len()).expect("at most GROUPS_MAX")),
     };
     let count = all.count;
-    if let Some(log_dir) = &config.log_dir {
-        DataDir::link_log(&config.data_dir, log_dir)?;
+    if let Some(log_dir) = &config.log_dir
+        && let Some(log_dir) = DataDir::log_apart(&config.data_dir, log_dir)?
+    {
+        DataDir::link_log(&config.data_dir, &log_dir)?;
     }
     let data_dir = DataDir::open_for_groups(disk(), &config.data_dir, *cluster, *me, name, *durability, all)?;
     let identity = data_dir.identity();

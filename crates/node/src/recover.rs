@@ -245,6 +245,8 @@ fn survive<S: StateMachine>(
     mut warn: impl FnMut(String),
 ) -> Result<Survived<S>, Incomplete> {
     let found::FoundGroup { origin, recovered, .. } = found;
+    // Of a group that began with a backup, or was recovered before, the log does not hold what it began with.
+    let began = origin.first.first.prev();
     let records = recovered.records.clone();
     let (incarnation, birth) = (recovered.incarnation, recovered.birth);
     execute_decided(config, origin, recovered, &mut executor)?;
@@ -252,6 +254,9 @@ fn survive<S: StateMachine>(
         warn("its vote belonged to another data directory, which may hold more".to_owned());
     }
     let decided = executor.applied();
+    if decided < began {
+        return Err(Incomplete::Snapshot(began));
+    }
     let holds_more = |record: &LogRecord| match record {
         LogRecord::Decided { epoch, slot, .. } => *slot > decided && *epoch >= executor.group().epoch,
         _ => false,

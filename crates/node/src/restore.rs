@@ -15,6 +15,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
@@ -73,24 +74,63 @@ const SESSION_BITS: u32 = 40;
 /// See [`RestoreError`]; no directory is left then.
 pub fn from_backup<S: StateMachine>(config: &Config, machine: S) -> Result<(), RestoreError> {
     config.check()?;
-    let made = DataDir::replacement(&config.data_dir);
-    check_place(&config.data_dir, &made)?;
-    if let Some(log_dir) = &config.log_dir {
-        check_empty(log_dir)?;
-    }
-    let finished = write(config, &made, machine)
-        .and_then(|()| DataDir::place(&config.data_dir).map_err(RestoreError::from));
-    if finished.is_err() {
-        // What fails here has failed before.
-        for made in [Some(&made), config.log_dir.as_ref()].into_iter().flatten() {
-            let _ = fs::remove_dir_all(made);
-        }
-    }
-    finished
+    let path = free_place(&config.data_dir)?;
+    let log_dir = match &config.log_dir {
+        Some(log_dir) => DataDir::log_apart(&path, log_dir)?,
+        None => None,
+    };
+    let mut making = Making::begin(&path, log_dir)?;
+    write(config, &making, machine)?;
+    // From here on what was made may be in its place.
+    making.is_finished = true;
+    DataDir::place(&path)?;
+    Ok(())
 }
 
-/// Whether there is nothing in a directory, or no such directory. Returns whether there is one.
-fn check_empty(path: &Path) -> Result<bool, RestoreError> {
+/// The directories that a restore makes. They are removed unless it is finished.
+struct Making {
+    made: PathBuf,
+    log_dir: Option<PathBuf>,
+    /// The log's directory was there before, and empty.
+    had_log_dir: bool,
+    is_finished: bool,
+}
+
+impl Making {
+    fn begin(path: &Path, log_dir: Option<PathBuf>) -> Result<Making, RestoreError> {
+        let had_log_dir = log_dir.as_deref().map(is_empty).transpose()?.unwrap_or(false);
+        let made = DataDir::replacement(path);
+        if let Some(parent) = made.parent() {
+            fs::create_dir_all(parent).map_err(failed("make", parent))?;
+        }
+        // Of two restores at a time one makes it.
+        match fs::DirBuilder::new().mode(0o700).create(&made) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(RestoreError::InTheWay(made)),
+            Err(error) => Err(failed("make", &made)(error)),
+            Ok(()) => Ok(Making { made, log_dir, had_log_dir, is_finished: false }),
+        }
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        if self.is_finished {
+            return;
+        }
+        // What fails here has failed before.
+        let _ = fs::remove_dir_all(&self.made);
+        let Some(log_dir) = &self.log_dir else { return };
+        if !self.had_log_dir {
+            let _ = fs::remove_dir_all(log_dir);
+        }
+        for left in fs::read_dir(log_dir).into_iter().flatten().flatten() {
+            let _ = fs::remove_file(left.path());
+        }
+    }
+}
+
+/// Whether there is a directory, in which there must be nothing.
+fn is_empty(path: &Path) -> Result<bool, RestoreError> {
     match fs::read_dir(path) {
         Ok(mut found) => match found.next() {
             None => Ok(true),
@@ -106,22 +146,18 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Restore
     move |error| RestoreError::Io { doing, path, error }
 }
 
-/// Whether there is room for a data directory.
-fn check_place(path: &Path, made: &Path) -> Result<(), RestoreError> {
-    if check_empty(path)? {
-        let whole = fs::canonicalize(path).map_err(failed("find", path))?;
-        if DataDir::is_mount_point(&whole) {
-            return Err(RestoreError::MountPoint(whole));
-        }
+/// Where a data directory is to be, whatever way leads there.
+fn free_place(path: &Path) -> Result<PathBuf, RestoreError> {
+    if !is_empty(path)? {
+        return Ok(path.to_owned());
     }
-    if made.exists() {
-        return Err(RestoreError::InTheWay(made.to_owned()));
-    }
-    Ok(())
+    let path = fs::canonicalize(path).map_err(failed("find", path))?;
+    if DataDir::is_mount_point(&path) { Err(RestoreError::MountPoint(path)) } else { Ok(path) }
 }
 
 /// Makes the data directory at `made`.
-fn write<S: StateMachine>(config: &Config, made: &Path, machine: S) -> Result<(), RestoreError> {
+fn write<S: StateMachine>(config: &Config, making: &Making, machine: S) -> Result<(), RestoreError> {
+    let Making { made, log_dir, .. } = making;
     let groups = match config.merging {
         Some(Merging { groups, take, .. }) => Groups { count: groups, merged: Some(take) },
         None => Groups::ONE,
@@ -138,7 +174,7 @@ fn write<S: StateMachine>(config: &Config, made: &Path, machine: S) -> Result<()
     };
     executor.begin_with_backup(config.cluster.0 >> (u64::BITS - SESSION_BITS));
     let Config { cluster, me, name, durability, .. } = config;
-    if let Some(log_dir) = &config.log_dir {
+    if let Some(log_dir) = log_dir {
         DataDir::link_log(made, log_dir)?;
     }
     let dir = DataDir::open_for_groups(the_disk(), made, *cluster, *me, name, *durability, groups)?;

@@ -316,6 +316,9 @@ fn a_backup_is_restored_where_there_is_nothing() {
         fn restore(&mut self, _: &mut dyn Read) -> io::Result<()> {
             Ok(())
         }
+        fn digest(&self) -> u64 {
+            0
+        }
     }
     assert!(matches!(from_backup(&config, Full), Err(RestoreError::Io { doing: "write", .. })));
     assert!(!made.exists() && fs::read_dir(&config.data_dir).unwrap().next().is_none());

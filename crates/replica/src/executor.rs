@@ -481,9 +481,10 @@ impl<S: StateMachine> Executor<S> {
     /// # Panics
     /// If something was executed already.
     pub fn begin_with_backup(&mut self, last_session: u64) {
-        // Nobody executes this batch, and it has a place in the common order of several groups.
+        // Nobody executes this batch. It has a place in the common order of several groups, and names the state, so that
+        // replicas which begin with different ones are found to differ.
         let mut loading = BatchBuilder::new();
-        loading.push(SessionId(1), 1, 1, &[]);
+        loading.push(SessionId(1), 1, 1, &self.machine.digest().to_le_bytes());
         let begun = self.begin_of(GroupId::FIRST, Slot(1), Ballots::ZERO, &loading.finish());
         assert_eq!((begun.at, begun.done), (Slot(1), 0), "nothing was executed before");
         self.is_within_batch = false;

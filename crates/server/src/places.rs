@@ -93,7 +93,8 @@ struct State {
     waiting: BTreeMap<(Class, u64), Waiting>,
     /// How many connections, idle or not, have sent a request.
     asked: u32,
-    /// How many connections, idle or not, come from each address.
+    /// How many connections, idle or not, come from each address, but for those that were told to give way: their
+    /// places are as good as free.
     origins: BTreeMap<Origin, u32>,
 }
 
@@ -132,6 +133,25 @@ impl State {
         self.origins.get(origin).copied().unwrap_or(0)
     }
 
+    /// How many places the address of a newcomer will have without that one, when all of its newcomers have theirs.
+    fn places_with_newcomers(&self, origin: &Origin) -> u32 {
+        let newcomers = self.newcomers.values().filter(|one| one.origin == *origin).count();
+        self.places_of(origin) + u32::try_from(newcomers.saturating_sub(1)).unwrap_or(u32::MAX)
+    }
+
+    fn count_up(&mut self, origin: Origin) {
+        *self.origins.entry(origin).or_default() += 1;
+    }
+
+    fn count_down(&mut self, origin: Origin) {
+        if let Some(count) = self.origins.get_mut(&origin) {
+            *count -= 1;
+            if *count == 0 {
+                self.origins.remove(&origin);
+            }
+        }
+    }
+
     /// The newcomer that gets the next place.
     fn next_newcomer(&self) -> Option<u64> {
         let first = self.newcomers.iter().min_by_key(|(number, one)| (self.places_of(&one.origin), **number));
@@ -161,7 +181,7 @@ impl State {
     /// a moment.)
     fn oldest_without_request(&self, newcomer: Origin, now: Instant) -> Option<((Class, u64), bool)> {
         let places = |origin: &Origin| self.places_of(origin);
-        let own = places(&newcomer);
+        let own = self.places_with_newcomers(&newcomer);
         let mut waiting = self.waiting.iter().take_while(|((class, _), _)| *class == Class::NeverAsked);
         let (key, one) = waiting.find(|(_, one)| places(&one.origin) >= own)?;
         let is_overdue = now.duration_since(one.since) >= FIRST_REQUEST_MAX;
@@ -178,7 +198,7 @@ impl State {
     /// Which connection gives way to a newcomer though it has an outstanding request, or has rested for a short time.
     fn for_newcomer(&self, newcomer: Origin) -> Option<(Class, u64)> {
         let places = |origin: &Origin| self.places_of(origin);
-        let own = places(&newcomer);
+        let own = self.places_with_newcomers(&newcomer);
         let strangers = || {
             self.waiting.iter().filter(|((class, _), one)| *class == Class::Busy && !one.mark.has_worked())
         };
@@ -277,7 +297,7 @@ impl Places {
 
     fn presence(&self, state: &mut State, origin: Origin) -> Presence {
         state.taken += 1;
-        *state.origins.entry(origin).or_default() += 1;
+        state.count_up(origin);
         Presence { places: self.clone(), origin, mark: Mark::default(), asked: false, listed: None }
     }
 
@@ -304,6 +324,7 @@ impl Places {
         };
         let Some(told) = told else { return false };
         let told = state.waiting.remove(&told).expect("it is among them");
+        state.count_down(told.origin);
         // If the connection has ended meanwhile, its place is free.
         let _ = told.give_way.send(());
         true
@@ -374,8 +395,11 @@ impl Presence {
     }
 
     fn unlist(&mut self, state: &mut State) {
-        if let Some(listed) = self.listed.take() {
-            state.waiting.remove(&listed);
+        if let Some(listed) = self.listed.take()
+            && state.waiting.remove(&listed).is_none()
+        {
+            // It was told to give way, and has stayed so far.
+            state.count_up(self.origin);
         }
     }
 }
@@ -387,12 +411,7 @@ impl Drop for Presence {
         self.unlist(&mut state);
         state.asked -= u32::from(self.asked);
         state.taken -= 1;
-        if let Some(count) = state.origins.get_mut(&self.origin) {
-            *count -= 1;
-            if *count == 0 {
-                state.origins.remove(&self.origin);
-            }
-        }
+        state.count_down(self.origin);
         let gone = places.grant(&mut state);
         if state.taken == 0 {
             places.empty.notify_waiters();
@@ -438,16 +457,17 @@ mod tests {
     /// A thousand that come from one address, and send requests at once or never, push out their own.
     #[test]
     fn one_that_has_just_come_does_not_make_room_for_a_crowd() {
-        let (places, now) = (Places::new(4), Instant::now());
-        let mut four: Vec<Presence> = [2, 1, 1, 1].map(|host| places.take_from(from(host)).unwrap()).into();
-        let mut waits: Vec<_> = four.iter_mut().map(|one| one.idle(now)).collect();
+        let (places, now) = (Places::new(5), Instant::now());
+        let mut five: Vec<Presence> =
+            [2, 1, 1, 1, 1].map(|host| places.take_from(from(host)).unwrap()).into();
+        let mut waits: Vec<_> = five.iter_mut().map(|one| one.idle(now)).collect();
         assert!(places.make_room(now, from(1)));
         assert_eq!(told(&mut waits), [1]);
         // One that comes from the same address as the first, at the same moment.
-        four[2].busy();
-        waits[2] = four[2].idle(now);
-        four[3].busy();
-        waits[3] = four[3].idle(now);
+        for number in 2..5 {
+            five[number].busy();
+            waits[number] = five[number].idle(now);
+        }
         assert!(places.make_room(now, from(2)));
         assert_eq!(told(&mut waits), [2], "it rests at the address with most places");
         assert!(places.make_room(now + FIRST_REQUEST_MAX, from(2)));
@@ -514,7 +534,7 @@ mod tests {
         let mut all: Vec<_> = five.iter_mut().map(Presence::busy).collect();
         assert!(!places.make_room(now, from(2)), "its own connections work");
         all[3] = five[3].idle(now);
-        for expected in [3, 1, 2] {
+        for expected in [3, 1] {
             assert!(places.make_room(now, from(4)));
             assert_eq!(told(&mut all), [expected]);
         }
@@ -522,6 +542,32 @@ mod tests {
             !places.make_room(now, from(4)),
             "the others have no more than the newcomer will have, or were told"
         );
+        // One that was told and stays counts again.
+        all[3] = five[3].idle(now);
+        assert!(places.make_room(now, from(4)));
+        assert_eq!(told(&mut all), [3]);
+        drop(five);
+        assert!(places.state().origins.is_empty() && places.taken() == 0);
+    }
+
+    /// Newcomers of one address that come at once take no more than their share.
+    #[test]
+    fn a_burst_of_newcomers_takes_its_address_s_share() {
+        let (places, now) = (Places::new(6), Instant::now());
+        let mut six: Vec<Presence> =
+            [1, 1, 1, 1, 1, 2].map(|host| places.take_from(from(host)).unwrap()).into();
+        six.iter().for_each(|one| one.mark().works());
+        let mut all: Vec<_> = six.iter_mut().map(Presence::busy).collect();
+        let mut waits = Vec::new();
+        for _ in 0..5 {
+            waits.extend(newcomers(&places, [3]));
+            places.make_room(now, from(3));
+        }
+        assert_eq!(told(&mut all), [0, 1], "three are left for each");
+        // One at another address gets in, though the most crowded address has been told as far as it goes.
+        let _new = newcomers(&places, [4]);
+        assert!(places.make_room(now, from(4)));
+        assert_eq!(told(&mut all), [2]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::{
     runtime::{Builder, Handle, Runtime},
     sync::{oneshot, watch},
     task::JoinHandle,
-    time::{sleep, timeout},
+    time::{sleep_until, timeout},
 };
 use tracing::{debug, info, warn};
 
@@ -373,6 +373,7 @@ impl<R: Replica> Acceptance<R> {
     async fn run(mut self, listener: Listener, purpose: Purpose, speaks: Speaks) {
         let mut accepted: usize = 0;
         let (mut claims, mut stopping) = (FuturesUnordered::new(), self.stopping.clone());
+        let (mut is_paused, mut pause_until) = (false, tokio::time::Instant::now());
         loop {
             // Accepting goes on while newcomers wait for a place: in the kernel's queue a thousand from one address would
             // keep one from another waiting. Claims bound how many wait; those that are turned away are closed first.
@@ -384,7 +385,11 @@ impl<R: Replica> Acceptance<R> {
                     accepted += 1;
                     continue;
                 }
-                connection = listener.accept() => connection,
+                () = sleep_until(pause_until), if is_paused => {
+                    is_paused = false;
+                    continue;
+                }
+                connection = listener.accept(), if !is_paused => connection,
             };
             match connection {
                 Ok((stream, peer)) => {
@@ -403,7 +408,7 @@ impl<R: Replica> Acceptance<R> {
                     if let Some(LeftOut(others)) = self.refused.admit("accept") {
                         warn!(%error, others, "accepting a connection failed");
                     }
-                    sleep(ACCEPT_PAUSE).await;
+                    (is_paused, pause_until) = (true, tokio::time::Instant::now() + ACCEPT_PAUSE);
                 }
             }
         }

@@ -321,26 +321,41 @@ impl DataDir {
             let path = path.to_owned();
             move |error| StorageError::io(doing, &path, error)
         };
-        let wanted = std::path::absolute(log_dir).map_err(failed("find", log_dir))?;
-        let at = match fs::symlink_metadata(&wal) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(failed("find", &wal)(error)),
-            Ok(_) => Some(wal_in(path)),
-        };
-        match at {
-            Some(at) if at != wanted => return Err(StorageError::LogElsewhere { wanted, at }),
-            Some(_) => {}
-            None => {
-                let holds = fs::read_dir(&wanted).is_ok_and(|mut found| found.next().is_some());
-                if holds && !wanted.join(crate::wal::state::FILE_NAME).exists() {
-                    return Err(StorageError::NoLogDir { dir: wanted });
+        match fs::symlink_metadata(&wal) {
+            Ok(_) if wal_in(path) != log_dir => {
+                return Err(StorageError::LogElsewhere { wanted: log_dir.to_owned(), at: wal_in(path) });
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let holds = fs::read_dir(log_dir).is_ok_and(|mut found| found.next().is_some());
+                if holds && !log_dir.join(crate::wal::state::FILE_NAME).exists() {
+                    return Err(StorageError::NoLogDir { dir: log_dir.to_owned() });
                 }
                 create_dir(&RealDisk, path)?;
-                symlink(&wanted, &wal).map_err(failed("make the link", &wal))?;
+                symlink(log_dir, &wal).map_err(failed("make the link", &wal))?;
                 sync_dir(&RealDisk, path)?;
             }
+            Err(error) => return Err(failed("find", &wal)(error)),
         }
-        create_dir(&RealDisk, &wanted)
+        create_dir(&RealDisk, log_dir)
+    }
+
+    /// The place of a log that is not where that of the data directory at `path` is anyhow, for
+    /// [`link_log`](DataDir::link_log).
+    ///
+    /// # Errors
+    /// It is elsewhere in the data directory, or the present directory cannot be found.
+    pub fn log_apart(path: &Path, log_dir: &Path) -> Result<Option<PathBuf>, StorageError> {
+        let absolute =
+            |path: &Path| std::path::absolute(path).map_err(|error| StorageError::io("find", path, error));
+        let (path, log_dir) = (absolute(path)?, absolute(log_dir)?);
+        if log_dir == path.join(WAL) {
+            return Ok(None);
+        }
+        if log_dir.starts_with(&path) || path.starts_with(&log_dir) {
+            return Err(StorageError::NoLogDir { dir: log_dir });
+        }
+        Ok(Some(log_dir))
     }
 
     /// The directory of the snapshots of the first group.

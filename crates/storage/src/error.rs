@@ -59,7 +59,11 @@ pub enum StorageError {
         at: PathBuf,
     },
     /// A directory that is to have a log has something else in it.
-    #[error("{} has something in it that is no log of a replica; name an empty folder for the log", dir.display())]
+    #[error(
+        "{} has something else in it than the log of a replica; name an empty folder for the log, which is not in the data \
+         directory",
+        dir.display()
+    )]
     NoLogDir {
         /// The directory.
         dir: PathBuf,
@@ -67,7 +71,8 @@ pub enum StorageError {
     /// The process that was replacing the data directory ended half-way.
     #[error(
         "{0} holds no data, and {1} beside it was about to take its place when that was interrupted; finish it: \
-         'mv {1} {0}' (remove {0} first if it is there and empty), or remove {1} if it is not what should be here",
+         'mv {1} {0}' (remove {0} first if it is there and empty), or remove {1} if it is not what should be here; if a \
+         restore was interrupted, remove {1} and restore again",
         dir.display(), made.display()
     )]
     Unfinished {

@@ -163,7 +163,7 @@ impl User {
 }
 
 /// Whether a permission can be for this range.
-fn is_range(key: &[u8], range_end: &[u8]) -> bool {
+pub(crate) fn is_range(key: &[u8], range_end: &[u8]) -> bool {
     !key.is_empty() && bounds(key, range_end).is_some()
 }
 

@@ -14,6 +14,8 @@ const PAGE_BYTES_MAX: u64 = 1 << 20;
 const WHOLE_PAGE_BYTES_MAX: u64 = 256 << 20;
 /// Branches above a leaf. With two entries in each there would be more pages than a file can have.
 const LEVELS_MAX: usize = 48;
+/// Bytes of a file, for whose pages there are bits. etcd's are to have 8 GiB at most.
+const FILE_BYTES_MAX: u64 = 1 << 40;
 /// Buckets of a file; etcd has ten.
 const BUCKETS_MAX: usize = 1024;
 /// As in bbolt.
@@ -157,7 +159,9 @@ impl<'a, F: ReadAt + ?Sized> Reader<'a, F> {
                 "it ends too early: {pages} pages of {page_bytes} bytes are announced, and the file has {bytes} bytes"
             )));
         }
-        let words = usize::try_from(pages.div_ceil(64)).map_err(|_| invalid("it has too many pages"))?;
+        let words = usize::try_from(pages.div_ceil(64)).ok().filter(|_| bytes <= FILE_BYTES_MAX);
+        let words = words
+            .ok_or_else(|| invalid(format!("it has {bytes} bytes; at most {FILE_BYTES_MAX} are read")))?;
         Ok(Reader { file, page_bytes, pages, root, read: vec![0; words] })
     }
 
@@ -214,8 +218,13 @@ impl<'a, F: ReadAt + ?Sized> Reader<'a, F> {
     ) -> io::Result<()> {
         let mut last = Vec::new();
         let mut visit_leaf = |page: &Page| {
+            let mut bytes = 0;
             for number in 0..page.elements {
                 let entry = page.entry(number)?;
+                bytes += entry.key.len() + entry.value.len();
+                if bytes > page.bytes.len() {
+                    return Err(damaged(page.number, "its entries overlap"));
+                }
                 // The last key is empty at first, and bbolt has no empty keys.
                 if *entry.key <= last[..] {
                     return Err(damaged(page.number, "keys are out of order"));

@@ -3,13 +3,19 @@
 //! What names members of the cluster that was saved does not belong into a new one, and is left out: the members
 //! themselves, how far their log was, and the alarms that they raised.
 
-use std::{collections::BTreeSet, fs::File, io, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io,
+    path::Path,
+    sync::Arc,
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use prost::Message;
 use sha2::{Digest as _, Sha256};
 use synod_api::{
-    authpb,
+    authpb::{self, permission::Type},
     etcdserverpb::{AlarmMember, AlarmType},
     mvccpb::KeyValue,
 };
@@ -20,7 +26,7 @@ use super::{
 };
 use crate::{
     ALARMS_MAX, KvStore,
-    auth::{Auth, Role, User},
+    auth::{Auth, Role, User, is_range},
     bbolt::{ReadAt, Reader},
     changes::Change,
     history::{History, Version},
@@ -33,6 +39,8 @@ use crate::{
 const HASH_BYTES: u64 = 32;
 /// Sizes of databases are multiples of it.
 const SECTOR_BYTES: u64 = 512;
+/// Revisions, and numbers of versions, of a restored store are below it, far from where they would end.
+const NUMBERS_END: i64 = 1 << 62;
 /// Bytes that are hashed at a time.
 const HASHED_BYTES: usize = 1 << 20;
 
@@ -202,8 +210,6 @@ impl Backup {
                 Ok(())
             })?;
         }
-        // The mark of a bump has no key.
-        live.remove(&b""[..]);
         status.keys = live.len();
         Ok(status)
     }
@@ -267,7 +273,7 @@ impl Place {
         let [revision, sub] = [&key[..8], &key[9..REVISION_BYTES]]
             .map(|number| u64::from_be_bytes(number.try_into().expect("eight bytes")));
         match (i64::try_from(revision), u32::try_from(sub)) {
-            (Ok(revision), Ok(sub)) if revision < i64::MAX && sub < u32::MAX => {
+            (Ok(revision), Ok(sub)) if revision < NUMBERS_END && sub < u32::MAX => {
                 Ok(Place { revision, sub, is_tombstone })
             }
             _ => Err(invalid(format!("the revision {revision}, {sub} is out of range"))),
@@ -283,6 +289,8 @@ fn pair(value: &[u8]) -> io::Result<KeyValue> {
 #[derive(Debug, Default)]
 struct Restoring {
     store: KvStore,
+    /// The place of the last version.
+    last: (i64, u32),
     auth: Auth,
     left_out: Vec<String>,
 }
@@ -303,6 +311,11 @@ impl Restoring {
     fn version(&mut self, place: &[u8], value: &[u8]) -> io::Result<()> {
         let store = &mut self.store;
         let Place { revision, sub, is_tombstone } = Place::of(place)?;
+        // A tombstone and a pair could be at one place.
+        if (revision, sub) <= self.last {
+            return Err(invalid(format!("two versions are at revision {revision}, {sub}")));
+        }
+        self.last = (revision, sub);
         store.revision = store.revision.max(revision);
         if value.is_empty() {
             // Where revisions were bumped, etcdutl marks the last one so.
@@ -322,7 +335,7 @@ impl Restoring {
         };
         let is_plausible = is_tombstone
             || pair.mod_revision == revision
-                && (1..i64::MAX).contains(&pair.version)
+                && (1..NUMBERS_END).contains(&pair.version)
                 && (2..=revision).contains(&pair.create_revision);
         if !is_plausible || revision < 2 || pair.key.is_empty() {
             let key = pair.key.escape_ascii();
@@ -344,7 +357,7 @@ impl Restoring {
             return Ok(());
         }
         let revision = value.first_chunk().map_or(-1, |revision| i64::from_be_bytes(*revision));
-        if revision < 0 || value != revision_value(revision) {
+        if !(0..NUMBERS_END).contains(&revision) || value != revision_value(revision) {
             return Err(invalid("the revision of a compaction cannot be read"));
         }
         // One that was scheduled only is finished here.
@@ -394,18 +407,30 @@ impl Restoring {
     fn role(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         let stored = authpb::Role::decode(value).map_err(|_| invalid("a role cannot be read"))?;
         let name = name_of(key, &stored.name)?;
-        let permission =
-            |permission: authpb::Permission| ((permission.key, permission.range_end), permission.perm_type);
-        let permissions = stored.key_permission.into_iter().map(permission).collect();
+        let mut permissions = BTreeMap::new();
+        for authpb::Permission { perm_type, key, range_end } in stored.key_permission {
+            if !is_range(&key, &range_end) {
+                // Earlier versions of etcd took such permissions, which permit nothing there.
+                let (key, range_end) = (key.escape_ascii(), range_end.escape_ascii());
+                self.left_out.push(format!(
+                    "the permission of the role {name} for '{key}' to '{range_end}', which is no range"
+                ));
+                continue;
+            }
+            // etcd may have several for one range, and permits what any of them does.
+            let kind = permissions.entry((key, range_end)).or_insert(perm_type);
+            if *kind != perm_type {
+                *kind = Type::Readwrite.into();
+            }
+        }
         self.auth.roles.insert(name, Role { permissions });
         Ok(())
     }
 
     fn finish(self, bump: Option<Bump>) -> io::Result<Restored> {
         let Restoring { mut store, auth, mut left_out } = self;
-        if store.compacted > store.revision {
-            return Err(invalid("it was compacted at a revision that it does not have"));
-        }
+        // Before 3.5.16 a compaction removed the last version too, if that was a tombstone.
+        store.revision = store.revision.max(store.compacted);
         let detached = store.attach_all();
         if detached > 0 {
             left_out.push(format!(
@@ -415,7 +440,7 @@ impl Restoring {
         store.live_keys = store.keys.values().filter(|history| history.live().is_some()).count() as u64;
         if let Some(Bump(by)) = bump {
             let bumped = i64::try_from(by).ok().and_then(|by| store.revision.checked_add(by));
-            let bumped = bumped.filter(|bumped| *bumped < i64::MAX);
+            let bumped = bumped.filter(|bumped| *bumped < NUMBERS_END);
             store.revision = bumped.ok_or_else(|| invalid(format!("revisions end before {by} more")))?;
             store.compacted = store.revision;
         }
@@ -573,16 +598,22 @@ mod tests {
         assert!(error.to_string().contains("revisions end"), "{error}");
     }
 
+    type Entries<'a> = &'a [(&'a [u8], &'a [u8])];
+
     /// A database with these entries in the bucket `key`, and one lease.
-    fn with_keys(entries: &[(&[u8], &[u8])]) -> Vec<u8> {
+    fn with_keys(entries: Entries<'_>) -> Vec<u8> {
+        let lease = StoredLease { id: 5, ttl: 60 }.encode_to_vec();
+        with_buckets(&[(KEY, entries), (LEASE, &[(&5_i64.to_be_bytes(), &lease)])])
+    }
+
+    fn with_buckets(buckets: &[(&'static str, Entries<'_>)]) -> Vec<u8> {
         let write = |writer: &mut Writer| {
-            for (key, value) in entries {
-                writer.entry(key, value.len(), |out| out.extend_from_slice(value));
+            for (name, entries) in buckets {
+                for (key, value) in *entries {
+                    writer.entry(key, value.len(), |out| out.extend_from_slice(value));
+                }
+                writer.end_bucket(name);
             }
-            writer.end_bucket(KEY);
-            let lease = StoredLease { id: 5, ttl: 60 }.encode_to_vec();
-            writer.entry(&5_i64.to_be_bytes(), lease.len(), |out| out.extend_from_slice(&lease));
-            writer.end_bucket(LEASE);
             writer.end()
         };
         let pages = write(&mut Writer::counting());
@@ -615,6 +646,43 @@ mod tests {
         assert_eq!(store.read_at("without", "", 0).unwrap().kvs[0].lease, 0);
     }
 
+    /// etcd before 3.5.16: put, put, delete, compact at the deletion.
+    #[test]
+    fn the_last_revision_may_be_one_that_was_compacted() {
+        let (place, pair) = stored("k", 2, 0);
+        let revision = revision_value(4);
+        let meta: Entries<'_> = &[(b"finishedCompactRev", &revision), (b"scheduledCompactRev", &revision)];
+        let bytes = with_buckets(&[(KEY, &[(&place, &pair)]), (META, meta)]);
+        let mut store = Restored::from_database(&bytes, None).unwrap().store;
+        assert_eq!((store.revision, store.compacted, store.live_keys), (4, 4, 1));
+        assert_eq!(store.set("x", "again").header.unwrap().revision, 5);
+    }
+
+    #[test]
+    fn permissions_are_what_etcd_makes_of_them() {
+        let permission = |kind: Type, key: &'static str, range_end: &'static str| authpb::Permission {
+            perm_type: kind.into(),
+            key: key.into(),
+            range_end: range_end.into(),
+        };
+        let role = authpb::Role {
+            name: "r".into(),
+            key_permission: vec![
+                permission(Type::Read, "a", "c"),
+                permission(Type::Write, "a", "c"),
+                permission(Type::Read, "b", ""),
+                permission(Type::Readwrite, "", "\0"),
+            ],
+        };
+        let role = role.encode_to_vec();
+        let bytes = with_buckets(&[(ROLES, &[(b"r", &role)]), (KEY, &[])]);
+        let Restored { store, left_out, .. } = Restored::from_database(&bytes, None).unwrap();
+        let permissions: Vec<_> = store.auth.roles["r"].permissions.iter().collect();
+        let of = |key: &'static str, end: &'static str| (bytes::Bytes::from(key), bytes::Bytes::from(end));
+        assert_eq!(permissions, [(&of("a", "c"), &2), (&of("b", ""), &0)]);
+        assert!(left_out[0].contains("the role r for ''"), "{left_out:?}");
+    }
+
     #[test]
     fn what_contradicts_itself_is_refused() {
         let (place, pair) = stored("k", 7, 0);
@@ -629,6 +697,10 @@ mod tests {
             let error = Restored::from_database(&bytes, None).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
+        let tombstone = [&place[..], b"t"].concat();
+        let bytes = with_keys(&[(&place, &pair), (&tombstone, &pair)]);
+        let error = Restored::from_database(&bytes, None).unwrap_err().to_string();
+        assert!(error.contains("two versions are at revision 7"), "{error}");
     }
 
     #[test]
