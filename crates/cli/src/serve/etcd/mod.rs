@@ -243,10 +243,10 @@ pub fn judge(given: &ArgMatches) -> Result<Vec<String>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Args as _;
+    use clap::{Args as _, FromArgMatches as _};
 
     use super::*;
-    use crate::serve::flags::ServeArgs;
+    use crate::serve::{config, flags::ServeArgs};
 
     fn serve() -> Command {
         accept(ServeArgs::augment_args(Command::new("serve")).args_override_self(true))
@@ -350,6 +350,22 @@ mod tests {
         let warnings = judge(&parsed(&all)).unwrap();
         let names: Vec<_> = warnings.iter().map(|warning| warning.split(' ').next().unwrap()).collect();
         assert_eq!(names, ["--discovery-fallback", "--proxy", "--proxy-failure-wait"]);
+    }
+
+    #[test]
+    fn the_packaged_settings_are_those_of_a_replica() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd/synod.toml");
+        let line = ["--config-file", file.to_str().unwrap()];
+        let found = gather(&serve(), &parsed(&line), Variables::default()).unwrap();
+        let all: Vec<_> = found.arguments.iter().filter_map(|argument| argument.to_str()).collect();
+        let given = parsed(&all);
+        assert_eq!(judge(&given).unwrap(), [""; 0]);
+        let checked = config::check(&ServeArgs::from_arg_matches(&given).unwrap()).unwrap();
+        let members: Vec<_> = checked.node.members.iter().map(|member| &*member.name).collect();
+        assert_eq!((&*checked.node.name, members), ("n1", vec!["n1", "n2", "n3"]));
+        // All that there is to say is that the pages for monitoring have no TLS.
+        let [pages] = &checked.warnings[..] else { panic!("{:?}", checked.warnings) };
+        assert!(pages.contains("http://10.0.0.1:2381"), "{pages}");
     }
 
     #[test]
