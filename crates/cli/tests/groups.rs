@@ -5,7 +5,7 @@ mod commands;
 #[path = "support/mod.rs"]
 mod support;
 
-use std::{fs, io::Write as _, path::Path, process::Stdio};
+use std::{collections::BTreeSet, fs, io::Write as _, path::Path, process::Stdio};
 
 use self::{
     commands::{SYNOD, WAIT_MAX, done, page, status, synod, until},
@@ -134,6 +134,16 @@ fn a_dead_replica_is_replaced_a_live_one_leaves_and_a_lost_quorum_is_recovered()
     has_everything(&joined, |_| "again".to_owned());
 }
 
+/// The metrics that the packaged alert rules ask for, by the names of their samples.
+fn asked_for_by_alerts() -> BTreeSet<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/prometheus/synod.rules.yml");
+    let rules = fs::read_to_string(path).unwrap();
+    let words = rules.split(|it: char| !(it.is_ascii_alphanumeric() || it == '_'));
+    let is_metric =
+        |word: &&str| ["synod_", "process_", "etcd_", "grpc_"].iter().any(|start| word.starts_with(start));
+    words.filter(is_metric).map(str::to_owned).collect()
+}
+
 /// Group 1 has two voters, and one of them loses its log: the store stands still for good, and an operator is told why.
 #[test]
 fn a_lost_log_is_told_of_the_group_that_needs_it() {
@@ -149,6 +159,14 @@ fn a_lost_log_is_told_of_the_group_that_needs_it() {
         (0..3).all(|at| group(at, 1).is_some_and(|group| group["voters"] == serde_json::json!(["n1", "n2"])))
     });
     done(&all, &["put", "key", "w"]);
+    // Groups in one order have every metric.
+    let asked = asked_for_by_alerts();
+    assert!(asked.len() > 15, "{asked:?}");
+    until(&format!("the page has all of {asked:?}"), || {
+        let metrics = page(&endpoints[0], "/metrics").1;
+        let there: BTreeSet<_> = metrics.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
+        asked.iter().all(|name| there.contains(name.as_str()))
+    });
     cluster.kill(0);
     fs::remove_dir_all(cluster.data_dir(0).join("wal")).unwrap();
     cluster.restart(0);

@@ -147,6 +147,33 @@ fn messages_point_to_pages_and_titles_that_exist() {
     assert!(count > 3 || !root.join("ARCHITECTURE.md").exists(), "{count} titles");
 }
 
+/// By what a link names a title of a page.
+fn anchor(title: &str) -> String {
+    let kept = title.trim().to_lowercase();
+    let kept = kept.chars().filter(|it| it.is_alphanumeric() || " -_".contains(*it));
+    kept.map(|it| if it == ' ' { '-' } else { it }).collect()
+}
+
+/// What an alert tells people to read is there.
+#[test]
+fn alerts_point_to_titles_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    if !root.join("ARCHITECTURE.md").exists() {
+        return;
+    }
+    let rules = fs::read_to_string(root.join("packaging/prometheus/synod.rules.yml")).unwrap();
+    let links: Vec<_> = rules.lines().filter_map(|line| line.trim().strip_prefix("page: ")).collect();
+    let alerts = rules.lines().filter(|line| line.trim().starts_with("- alert: ")).count();
+    assert!(alerts > 10 && links.len() == alerts, "{alerts} alerts, {} links", links.len());
+    for link in links {
+        let (page, title) = link.split_once('#').unwrap_or((link, ""));
+        let text = fs::read_to_string(root.join(page)).unwrap_or_default();
+        let titles = text.lines().filter(|line| line.starts_with('#'));
+        let mut anchors = titles.map(|line| anchor(line.trim_start_matches('#')));
+        assert!(anchors.any(|there| there == title), "{link}");
+    }
+}
+
 /// The variants of an enum, in a file as `rustfmt` leaves it.
 fn variants<'a>(code: &'a str, head: &str) -> Vec<&'a str> {
     let body = code.lines().skip_while(|line| *line != head).skip(1).take_while(|line| *line != "}");
