@@ -428,7 +428,7 @@ impl Restoring {
     }
 
     fn finish(self, bump: Option<Bump>) -> io::Result<Restored> {
-        let Restoring { mut store, auth, mut left_out } = self;
+        let Restoring { mut store, auth, mut left_out, .. } = self;
         // Before 3.5.16 a compaction removed the last version too, if that was a tombstone.
         store.revision = store.revision.max(store.compacted);
         let detached = store.attach_all();
