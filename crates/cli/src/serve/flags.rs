@@ -293,7 +293,7 @@ pub struct Tuning {
         value_parser = clap::value_parser!(u32).range(1..), help_heading = "Clients"
     )]
     pub max_concurrent_streams: u32,
-    /// Most connections of clients; fewer if the limit of open files (ulimit -n) leaves fewer beside 352 for
+    /// Most connections of clients; fewer if the limit of open files (ulimit -n) leaves fewer beside 368 for
     /// the replica. When all are taken, a connection that never sent a request gives way to a new one, or one
     /// that has been idle for half a minute.
     #[arg(
