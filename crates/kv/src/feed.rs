@@ -104,8 +104,8 @@ impl Event {
         Seen::from(&self.version).is_tombstone()
     }
 
-    /// The event as a watch is told it that begins, or catches up, after a compaction at this revision: what the
-    /// compaction made unreadable is no previous version, as in etcd.
+    /// The event as a watch is told it that begins after a compaction at this revision: what the compaction made
+    /// unreadable is no previous version, as in etcd.
     #[must_use]
     pub fn after_compaction(self, compacted: i64) -> Event {
         if self.revision() > compacted { self } else { Event { previous: None, ..self } }

@@ -183,7 +183,7 @@ impl State {
         let places = |origin: &Origin| self.places_of(origin);
         let own = self.places_with_newcomers(&newcomer);
         let mut waiting = self.waiting.iter().take_while(|((class, _), _)| *class == Class::NeverAsked);
-        let (key, one) = waiting.find(|(_, one)| places(&one.origin) >= own)?;
+        let (key, one) = waiting.find(|(_, one)| one.origin == newcomer || places(&one.origin) >= own)?;
         let is_overdue = now.duration_since(one.since) >= FIRST_REQUEST_MAX;
         Some((*key, places(&one.origin) > own || is_overdue))
     }
@@ -626,8 +626,8 @@ mod tests {
 
     #[test]
     fn where_too_many_wait_the_latest_of_the_most_crowded_address_is_turned_away() {
-        let places = Places::new(1);
-        let taken = places.take_from(from(1)).unwrap();
+        let places = Places::new(2);
+        let [taken, _stays] = [1, 1].map(|host| places.take_from(from(host)).unwrap());
         let crowd: Vec<_> = (0..NEWCOMERS_MAX).flat_map(|_| newcomers(&places, [1])).collect();
         assert!(crowd.iter().all(Option::is_some));
         assert!(newcomers(&places, [1])[0].is_none());

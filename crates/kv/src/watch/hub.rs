@@ -87,6 +87,8 @@ struct Watcher {
     wants: Wants,
     /// The first revision that it asked for; 0 if it asked for what comes.
     start: i64,
+    /// The revision of the last compaction when it began, of whose events it is told no previous versions.
+    edge: i64,
     /// It has been told everything before this revision. That of a live watcher may lie behind the hub's head.
     next: i64,
     place: Place,
@@ -670,12 +672,7 @@ impl Hub {
                         self.put_off(number, *revision, bytes, &mut later);
                     }
                 }
-                if *revision > self.compacted {
-                    note(&members.index, &mut self.watchers, told, &mut noted);
-                } else {
-                    let told = Told::new(told.event().clone().after_compaction(self.compacted));
-                    note(&members.index, &mut self.watchers, &told, &mut noted);
-                }
+                note(&members.index, &mut self.watchers, told, &mut noted);
             }
             if noted.events >= self.bounds.noted_max {
                 self.deliver_noted(mem::take(&mut noted), *revision, &mut members);
@@ -798,7 +795,11 @@ fn pend(watchers: &mut Watchers, number: Number, told: &Arc<Told>, noted: &mut N
     if watcher.pending.is_empty() {
         noted.watchers.push(number);
     }
-    watcher.pending.push(Arc::clone(told));
+    watcher.pending.push(if told.revision() > watcher.edge {
+        Arc::clone(told)
+    } else {
+        Told::new(told.event().clone().after_compaction(watcher.edge))
+    });
     noted.events += 1;
     true
 }

@@ -87,8 +87,6 @@ impl Hub {
     /// Reads a slice of a view for one group of watchers.
     pub fn work(&mut self) {
         let Some(mut reading) = self.next_group() else { return };
-        // The view may be from before the last compaction.
-        let compacted = self.compacted;
         reading.waits = false;
         let Reading { view, at, members, slice, .. } = &mut reading;
         // Those that lacked more may have left.
@@ -120,7 +118,7 @@ impl Hub {
             let mut told = None;
             let is_deletion = || change.event().is_deletion();
             members.index.watchers_of(change.key(), is_deletion, |number| {
-                let told = told.get_or_insert_with(|| Told::new(change.event().after_compaction(compacted)));
+                let told = told.get_or_insert_with(|| Told::new(change.event()));
                 if pend(&mut self.watchers, number, told, &mut slice.noted) {
                     slice.bytes += told.bytes;
                 }

@@ -84,7 +84,8 @@ impl Hub {
             stream.future.insert((start, id));
         }
         let place = Place::Waiting;
-        let watcher = Watcher { stream: number, id, range, wants, start, next, place, pending: Vec::new() };
+        let (edge, pending) = (self.compacted, Vec::new());
+        let watcher = Watcher { stream: number, id, range, wants, start, edge, next, place, pending };
         self.watchers.insert(own, watcher);
         self.wait(own);
     }
