@@ -48,8 +48,9 @@ enum SnapshotCommand {
     /// with which `synod serve` will start the member; then start all of them.
     ///
     /// The file is one of `synod snapshot save` or `etcdctl snapshot save`, or with --skip-hash-check the database
-    /// (member/snap/db) of an etcd that does not run. Keys are restored with all their revisions, leases with their whole
-    /// time to live, users and roles as they were. The members of the old cluster, and alarms that they raised, are not.
+    /// (member/snap/db) of an etcd that does not run. Keys are restored with all their revisions, leases with their
+    /// whole time to live, users and roles as they were. The members of the old cluster, and alarms that they raised,
+    /// are not.
     ///
     /// The new cluster has an id of its own, so members of the old one that still run are refused. Its revisions go on
     /// where the file ends. Clients of the old cluster may have seen later ones, which the new one uses again for other

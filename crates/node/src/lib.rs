@@ -32,8 +32,8 @@
 //!
 //! `waiting.rs` is the clients that wait at the protocol's thread; `subscription.rs` is those that follow what is
 //! decided; `origin.rs` is what a replica begins with, and what it tells one that joins; `parting.rs` says when one
-//! that was removed is no peer any more; `recover.rs` makes a new cluster of what one survivor has, `restore.rs` one of a
-//! backup; `bundle.rs` sends small messages of many groups in one frame.
+//! that was removed is no peer any more; `recover.rs` makes a new cluster of what one survivor has, `restore.rs` one of
+//! a backup; `bundle.rs` sends small messages of many groups in one frame.
 //!
 //! Queues are bounded. Everything that the protocol's thread takes comes through one queue of a fixed length, or with
 //! [`Threads::Compact`] from the sockets of peers, of which it reads a bounded part in each turn: when the queue is

@@ -6,8 +6,8 @@
 //!   begins with slot 2 and an empty log. A replica that joins later, or whose snapshot is damaged, finds no log from
 //!   slot 1 on at the others, so it gets a snapshot, as it does where a log was trimmed.
 //! - **All members have the same state**, since replicas of different clusters refuse each other, and the cluster's id
-//!   is one that only this backup begins. The program makes it from the hash of the backup and from all that must be the
-//!   same at the members; a program with a state machine of its own has to do the same.
+//!   is one that only this backup begins. The program makes it from the hash of the backup and from all that must be
+//!   the same at the members; a program with a state machine of its own has to do the same.
 //! - **A member votes once it has met all others**, as where a group begins with nothing: one that lost its directory
 //!   before cannot form a majority with one that was never started.
 //! - **Nothing of the old cluster counts**: neither its log, nor its members, nor the sessions of its clients.

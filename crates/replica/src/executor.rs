@@ -481,8 +481,8 @@ impl<S: StateMachine> Executor<S> {
     /// # Panics
     /// If something was executed already.
     pub fn begin_with_backup(&mut self, last_session: u64) {
-        // Nobody executes this batch. It has a place in the common order of several groups, and names the state, so that
-        // replicas which begin with different ones are found to differ.
+        // Nobody executes this batch. It has a place in the common order of several groups, and names the state, so
+        // that replicas which begin with different ones are found to differ.
         let mut loading = BatchBuilder::new();
         loading.push(SessionId(1), 1, 1, &self.machine.digest().to_le_bytes());
         let begun = self.begin_of(GroupId::FIRST, Slot(1), Ballots::ZERO, &loading.finish());

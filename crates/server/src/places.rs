@@ -91,6 +91,8 @@ struct State {
     newcomers: BTreeMap<u64, Newcomer>,
     /// Connections that may have to give way, in the order in which they do.
     waiting: BTreeMap<(Class, u64), Waiting>,
+    /// How many connections were told to give way, and have their places still.
+    leaving: u32,
     /// How many connections, idle or not, have sent a request.
     asked: u32,
     /// How many connections, idle or not, come from each address, but for those that were told to give way: their
@@ -254,7 +256,7 @@ impl Places {
 
     /// Takes a place for a connection from there, if one is free or another connection gives way in time.
     pub(crate) async fn claim(&self, origin: Origin) -> Option<Presence> {
-        let deadline = Instant::now() + GIVE_WAY_TIMEOUT;
+        let deadline = tokio::time::Instant::now() + GIVE_WAY_TIMEOUT;
         let mut wait = match self.take_or_wait(origin) {
             Ok(place) => return Some(place),
             Err(wait) => wait?,
@@ -262,9 +264,10 @@ impl Places {
         let mut told = false;
         loop {
             let now = Instant::now();
-            // A connection that is told to give way may send a request at the same time, and stay.
-            told |= self.make_room(now, origin);
-            if !told || now >= deadline {
+            // A connection that is told to give way may send a request at the same time, and stay. Others may be
+            // leaving.
+            told |= self.make_room(now, origin) || self.state().leaving > 0;
+            if !told || tokio::time::Instant::now() >= deadline {
                 return None;
             }
             if let Ok(place) = timeout(GIVE_WAY_PACE, &mut wait.place).await {
@@ -325,6 +328,7 @@ impl Places {
         let Some(told) = told else { return false };
         let told = state.waiting.remove(&told).expect("it is among them");
         state.count_down(told.origin);
+        state.leaving += 1;
         // If the connection has ended meanwhile, its place is free.
         let _ = told.give_way.send(());
         true
@@ -399,6 +403,7 @@ impl Presence {
             && state.waiting.remove(&listed).is_none()
         {
             // It was told to give way, and has stayed so far.
+            state.leaving -= 1;
             state.count_up(self.origin);
         }
     }
@@ -596,7 +601,31 @@ mod tests {
             drop(polite);
         });
         let _newcomer = places.claim(None).await.expect("one gives way");
-        assert!(places.claim(None).await.is_none(), "nobody is left who could give way");
+        let began = tokio::time::Instant::now();
+        assert!(places.claim(None).await.is_none(), "the one that was told stays");
+        assert!(began.elapsed() >= GIVE_WAY_PACE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn more_newcomers_than_can_be_told_wait_for_those_that_leave() {
+        let places = Places::new(2);
+        for _ in 0..2 {
+            let mut one = places.claim(None).await.unwrap();
+            let gives_way = one.idle(Instant::now());
+            tokio::spawn(async move {
+                let _ = gives_way.await;
+                tokio::time::sleep(GIVE_WAY_PACE * 3).await;
+                drop(one);
+            });
+        }
+        let claims = (0..4).map(|_| {
+            let places = places.clone();
+            tokio::spawn(async move { drop(places.claim(None).await.expect("a place becomes free")) })
+        });
+        let claims: Vec<_> = claims.collect();
+        for claim in claims {
+            claim.await.unwrap();
+        }
     }
     /// Registers newcomers, and returns their waits by host.
     fn newcomers<const N: usize>(places: &Places, hosts: [u8; N]) -> [Option<Wait>; N] {

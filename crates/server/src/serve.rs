@@ -375,8 +375,9 @@ impl<R: Replica> Acceptance<R> {
         let (mut claims, mut stopping) = (FuturesUnordered::new(), self.stopping.clone());
         let (mut is_paused, mut pause_until) = (false, tokio::time::Instant::now());
         loop {
-            // Accepting goes on while newcomers wait for a place: in the kernel's queue a thousand from one address would
-            // keep one from another waiting. Claims bound how many wait; those that are turned away are closed first.
+            // Accepting goes on while newcomers wait for a place: in the kernel's queue a thousand from one address
+            // would keep one from another waiting. Claims bound how many wait; those that are turned away are closed
+            // first.
             let connection = tokio::select! {
                 biased;
                 _ = stopping.wait_for(|stopping| *stopping) => return,

@@ -309,9 +309,9 @@ impl DataDir {
     }
 
     /// Has the log of the data directory at `path`, which need not exist yet, in `log_dir`: `wal` becomes a link to it.
-    /// Both directories are made. Without effect if it is so already. It does not matter to what is in the data directory
-    /// whether its log is in `log_dir`: one that is missing there, or empty, counts as lost, and one of another replica is
-    /// refused when it is opened.
+    /// Both directories are made. Without effect if it is so already. It does not matter to what is in the data
+    /// directory whether its log is in `log_dir`: one that is missing there, or empty, counts as lost, and one of
+    /// another replica is refused when it is opened.
     ///
     /// # Errors
     /// The log is elsewhere, `log_dir` has something else in it, or the directories cannot be made.

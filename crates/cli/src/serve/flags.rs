@@ -54,8 +54,8 @@ pub struct MemberArgs {
     /// The folder for the log and snapshots [default: NAME.synod].
     #[arg(long, env = "SYNOD_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// A folder for the log alone, such as one on a fast disk; the first start makes a link to it in --data-dir, and later
-    /// ones need the flag no more. [default: wal in --data-dir]
+    /// A folder for the log alone, such as one on a fast disk; the first start makes a link to it in --data-dir, and
+    /// later ones need the flag no more. [default: wal in --data-dir]
     #[arg(long, env = "SYNOD_WAL_DIR", value_name = "DIR")]
     pub wal_dir: Option<PathBuf>,
     /// Addresses to listen at for clients (etcd v3 API and Synod's own over gRPC; /health and /metrics over HTTP):

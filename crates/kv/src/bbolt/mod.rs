@@ -10,7 +10,7 @@
 //!          of a branch: position u32 | bytes of the key u32 | page u64
 //! meta     header | magic u32 | version u32 | bytes of a page u32 | flags u32 | root u64 | sequence u64 | freelist u64
 //!                 | pages of the file u64 | transaction u64 | FNV-1a of the nine before u64
-//! bucket   (the value of a leaf's element with flag 1) root u64 | sequence u64; with root 0 a leaf follows, as one page
+//! bucket   (the value of a leaf's element with flag 1) root u64 | sequence u64; with root 0 a leaf follows
 //! ```
 //!
 //! Positions count from the element. Of the two meta pages that of the later transaction counts.

@@ -1,5 +1,5 @@
-//! Writes the file piece by piece from a view: a first walk over all versions counts the pages, a second one writes them.
-//! So the memory is that of a page of each level and of what [`Revisions`] holds, whatever the size of the store.
+//! Writes the file piece by piece from a view: a first walk over all versions counts the pages, a second one writes
+//! them. So the memory is that of a page of each level and of what [`Revisions`] holds, whatever the size of the store.
 
 use std::ops::Bound;
 
