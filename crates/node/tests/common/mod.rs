@@ -7,6 +7,8 @@ use std::{
     mem::replace,
     net::TcpListener,
     path::Path,
+    process,
+    sync::atomic::{AtomicU16, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -64,6 +66,20 @@ impl Tape {
     }
 }
 
+/// A port at which nobody listens, below those that the system gives to outgoing connections: a replica that starts
+/// again must find its own. None is given twice.
+fn free_port() -> u16 {
+    const PORTS: u16 = 20_000;
+    static GIVEN: AtomicU16 = AtomicU16::new(0);
+    let first = u16::try_from(process::id() % u32::from(PORTS)).unwrap();
+    loop {
+        let port = 10_000 + (first + GIVEN.fetch_add(1, Relaxed)) % PORTS;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
 pub struct Group {
     pub dir: tempfile::TempDir,
     pub members: Vec<MemberAddress>,
@@ -72,15 +88,9 @@ pub struct Group {
 
 impl Group {
     pub fn new(count: u64, tune: fn(&mut Config)) -> Group {
-        let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let member = |(listener, id): (&TcpListener, u64)| {
-            MemberAddress::new(ReplicaId(id), format!("r{id}"), listener.local_addr().unwrap().to_string())
-        };
-        Group {
-            dir: tempfile::tempdir().unwrap(),
-            members: listeners.iter().zip(1..).map(member).collect(),
-            tune,
-        }
+        let member =
+            |id| MemberAddress::new(ReplicaId(id), format!("r{id}"), format!("127.0.0.1:{}", free_port()));
+        Group { dir: tempfile::tempdir().unwrap(), members: (1..=count).map(member).collect(), tune }
     }
 
     pub fn config(&self, id: u64) -> Config {
