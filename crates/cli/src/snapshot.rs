@@ -1,9 +1,8 @@
 //! `synod snapshot`: backups of a cluster in etcd's format, and new clusters from them.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::File,
     io::{IsTerminal, Write},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -13,6 +12,7 @@ use serde_json::json;
 use synod_client::Client;
 use synod_kv::{Backup, BackupError, BackupStatus, Bump, Restored};
 use synod_node::restore::{RestoreError, from_backup};
+use synod_storage::StorageError;
 
 use crate::{
     client::{ClientArgs, block_on},
@@ -118,33 +118,23 @@ fn of_file(path: &Path) -> impl Fn(BackupError) -> Failure + '_ {
     }
 }
 
-/// Removes a file that is not whole, if it still has its name.
-struct Unfinished(PathBuf);
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
 fn save(args: &SaveArgs) -> Result<(), Failure> {
     let path = &args.file;
     let failed = |error| Failure::failed(format!("{}: {error}", path.display()));
-    let mut name =
-        path.file_name().ok_or_else(|| Failure::usage("FILE: accepted: the name of a file"))?.to_owned();
-    name.push(".part");
-    let part = path.with_file_name(name);
-    let mut file = OpenOptions::new();
-    file.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = file.open(&part).map_err(failed)?;
-    let _unfinished = Unfinished(part.clone());
+    let name = path.file_name().ok_or_else(|| Failure::usage("FILE: accepted: the name of a file"))?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // For its owner alone. It is removed unless it gets its name.
+    let mut part = tempfile::Builder::new()
+        .prefix(name)
+        .suffix(".part")
+        .tempfile_in(folder)
+        .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
     let cluster = args.client.client()?;
     // It takes as long as it takes; each piece has the time of a command.
-    block_on(receive(&cluster, &mut file, failed))?;
-    file.sync_all().map_err(failed)?;
-    let saved = Backup::open(&part, true).and_then(|saved| saved.status()).map_err(of_file(&part))?;
-    fs::rename(&part, path).map_err(failed)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    block_on(receive(&cluster, part.as_file_mut(), failed))?;
+    part.as_file().sync_all().map_err(failed)?;
+    let saved = Backup::open(part.path(), true).and_then(|saved| saved.status()).map_err(of_file(path))?;
+    part.persist(path).map_err(|error| failed(error.error))?;
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
     let BackupStatus { revision, keys, bytes, .. } = saved;
     output::print(
@@ -258,6 +248,7 @@ fn restore(args: &RestoreArgs, told: &[String]) -> Result<(), Failure> {
         RestoreError::NotEmpty(_) | RestoreError::MountPoint(_) | RestoreError::InTheWay(_) => {
             Failure::usage(format!("--data-dir {error}"))
         }
+        RestoreError::Storage(StorageError::NoLogDir { .. }) => Failure::usage(format!("--wal-dir {error}")),
         RestoreError::Config(_) => Failure::usage(error),
         _ => Failure::failed(error),
     })?;

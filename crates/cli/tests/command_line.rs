@@ -1,5 +1,7 @@
 //! The program as a person or a script meets it: messages, exit codes, `dev`, and the commands on keys.
 
+#[path = "support/commands.rs"]
+mod commands;
 #[path = "support/mod.rs"]
 mod support;
 
@@ -14,23 +16,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::support::{Cluster, free_ports, stop};
+use self::{
+    commands::{SYNOD, refused, synod},
+    support::{Cluster, free_ports, stop},
+};
 
-const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
 const WAIT_MAX: Duration = Duration::from_secs(30);
-
-fn synod(args: &[&str]) -> Output {
-    Command::new(SYNOD).args(args).stdin(Stdio::null()).output().expect("the program can be started")
-}
-
-#[track_caller]
-fn refused(output: &Output, code: i32, parts: &[&str]) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    for part in parts {
-        assert!(said.contains(part), "{said}\nshould contain {part}");
-    }
-    assert_eq!(output.status.code(), Some(code), "{said}");
-}
 
 #[test]
 fn a_wrong_setting_is_named_with_its_value_and_what_is_accepted() {

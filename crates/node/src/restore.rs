@@ -98,7 +98,13 @@ struct Making {
 
 impl Making {
     fn begin(path: &Path, log_dir: Option<PathBuf>) -> Result<Making, RestoreError> {
-        let had_log_dir = log_dir.as_deref().map(is_empty).transpose()?.unwrap_or(false);
+        let had_log_dir = match &log_dir {
+            Some(log_dir) => is_empty(log_dir).map_err(|error| match error {
+                RestoreError::NotEmpty(dir) => StorageError::NoLogDir { dir }.into(),
+                other => other,
+            })?,
+            None => false,
+        };
         let made = DataDir::replacement(path);
         if let Some(parent) = made.parent() {
             fs::create_dir_all(parent).map_err(failed("make", parent))?;

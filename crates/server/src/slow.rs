@@ -144,22 +144,21 @@ pub(crate) fn handed_over() {
 
 /// A command was executed, or has failed.
 pub(crate) fn executed<T>(done: Timed<T>) -> Result<T, RequestError> {
-    let Timed { outcome, ordering, execution } = done;
-    note(|account| {
-        account.handed_over = None;
-        account.ordering += ordering;
-        account.execution += execution;
-    });
-    outcome
+    answered(done, |account| &mut account.execution)
 }
 
 /// A query was answered, or has failed.
 pub(crate) fn read<T>(done: Timed<T>) -> Result<T, RequestError> {
+    answered(done, |account| &mut account.reading)
+}
+
+/// The replica has answered. `spent` is where its time counts beyond that of the order.
+fn answered<T>(done: Timed<T>, spent: fn(&mut Account) -> &mut Duration) -> Result<T, RequestError> {
     let Timed { outcome, ordering, execution } = done;
     note(|account| {
         account.handed_over = None;
         account.ordering += ordering;
-        account.reading += execution;
+        *spent(account) += execution;
     });
     outcome
 }

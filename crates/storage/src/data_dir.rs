@@ -374,7 +374,11 @@ impl DataDir {
 /// The directory of a log, which may be a link to another place ([`DataDir::link_log`]).
 fn wal_in(path: &Path) -> PathBuf {
     let wal = path.join(WAL);
-    fs::read_link(&wal).unwrap_or(wal)
+    match fs::read_link(&wal) {
+        // One that an operator has made may be relative to the directory that it is in.
+        Ok(to) => path.join(to),
+        Err(_) => wal,
+    }
 }
 
 impl Marker {
@@ -466,6 +470,11 @@ mod tests {
         fs::remove_dir_all(&other).unwrap();
         DataDir::link_log(&path, &other).unwrap();
         assert!(loss(&open()).is_some());
+        // A link that an operator has made, relative to the data directory.
+        fs::remove_file(path.join("wal")).unwrap();
+        symlink("../other", path.join("wal")).unwrap();
+        assert_eq!(open().wal(), path.join("../other"));
+        assert!(path.join("wal").join(crate::wal::state::FILE_NAME).exists());
         // That of a replica without the flag, and a directory of somebody else.
         let plain = folder.path().join("n2");
         drop(DataDir::open(&plain, ClusterId(7), ReplicaId(2), "n2", Durability::Sync).unwrap());

@@ -73,23 +73,20 @@ enum UserCommand {
         client: ClientArgs,
     },
     /// Give a user a role; the role root permits everything
-    GrantRole {
-        #[command(flatten)]
-        user: User,
-        #[command(flatten)]
-        role: Role,
-        #[command(flatten)]
-        client: ClientArgs,
-    },
+    GrantRole(RoleOfUser),
     /// Take a role away from a user
-    RevokeRole {
-        #[command(flatten)]
-        user: User,
-        #[command(flatten)]
-        role: Role,
-        #[command(flatten)]
-        client: ClientArgs,
-    },
+    RevokeRole(RoleOfUser),
+}
+
+/// A user, and a role that it has or gets.
+#[derive(Clone, Debug, Args)]
+struct RoleOfUser {
+    #[command(flatten)]
+    user: User,
+    #[command(flatten)]
+    role: Role,
+    #[command(flatten)]
+    client: ClientArgs,
 }
 
 /// A user, named on the command line. (The user for whom the command is executed is `--user`.)
@@ -129,13 +126,13 @@ pub fn run(args: UserArgs) -> Result<(), Failure> {
             let send = |cluster: Client| async move { cluster.user_change_password(&name, &password).await };
             change(&client, "Password updated", &fields, send)
         }
-        UserCommand::GrantRole { user: User { name }, role: Role { role }, client } => {
+        UserCommand::GrantRole(RoleOfUser { user: User { name }, role: Role { role }, client }) => {
             let done = format!("Role {role} is granted to user {name}");
             let fields = json!({"user": name, "role": role});
             let send = |cluster: Client| async move { cluster.user_grant_role(&name, &role).await };
             change(&client, &done, &fields, send)
         }
-        UserCommand::RevokeRole { user: User { name }, role: Role { role }, client } => {
+        UserCommand::RevokeRole(RoleOfUser { user: User { name }, role: Role { role }, client }) => {
             let done = format!("Role {role} is revoked from user {name}");
             let fields = json!({"user": name, "role": role});
             let send = |cluster: Client| async move { cluster.user_revoke_role(&name, &role).await };

@@ -29,6 +29,16 @@ pub fn done(endpoints: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Checks that a command has ended with this code, and that what it said has these parts.
+#[track_caller]
+pub fn refused(output: &Output, code: i32, parts: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    for part in parts {
+        assert!(said.contains(part), "{said}\nshould contain {part}");
+    }
+    assert_eq!(output.status.code(), Some(code), "{said}");
+}
+
 /// Repeats a question until the answer is as wanted.
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
