@@ -1,6 +1,8 @@
 //! What a replica needs to be told to run.
 
-use std::{fmt, net::SocketAddr, ops::RangeInclusive, path::PathBuf, str::FromStr, sync::Arc};
+use std::{
+    collections::BTreeMap, fmt, net::SocketAddr, ops::RangeInclusive, path::PathBuf, str::FromStr, sync::Arc,
+};
 
 use synod_consensus::{Combination, Options};
 use synod_replica::{Group, Limits, MemberInfo, REQUEST_BYTES_MAX, Settings, Skips, Take};
@@ -30,6 +32,12 @@ impl MemberAddress {
         MemberAddress { id, name: name.into(), address: address.into() }
     }
 
+    /// Its `host:port`, written alike for all members at one address.
+    fn place(&self) -> String {
+        let address = self.address.split_once("://").map_or(&*self.address, |(_, address)| address);
+        address.trim_end_matches('/').to_ascii_lowercase()
+    }
+
     fn info(&self) -> MemberInfo {
         // Members tell their URLs for clients when they run; all replicas must begin with the same group.
         let url = if self.address.contains("://") { "" } else { "http://" };
@@ -47,8 +55,9 @@ pub struct Config {
     pub me: ReplicaId,
     /// Its name, for its own messages and the identity file.
     pub name: String,
-    /// The members with which the group begins, the same at all replicas. They count at the first start only: from
-    /// then on the data directory knows with whom the group began, and the log who has belonged to it since.
+    /// The members with which the group begins, the same at all replicas, each with an id and an address of its own. They
+    /// count at the first start only: from then on the data directory knows with whom the group began, and the log who has
+    /// belonged to it since.
     pub members: Vec<MemberAddress>,
     /// For the first start of a replica that joins a group: what a member told ([`Origin::ask`]).
     pub joins: Option<Origin>,
@@ -229,6 +238,13 @@ impl Config {
         if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(ConfigError::SameId(pair[0]));
         }
+        let mut places = BTreeMap::new();
+        for member in &self.members {
+            if let Some(one) = places.insert(member.place(), &member.name) {
+                let (one, other) = (one.clone(), member.name.clone());
+                return Err(ConfigError::SameAddress { one, other, address: member.place() });
+            }
+        }
         if ids.len() > synod_consensus::MEMBERS_MAX {
             return Err(ConfigError::TooManyMembers(ids.len()));
         }
@@ -282,5 +298,24 @@ impl Config {
             });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_members_at_one_address_are_refused_by_name() {
+        let with = |third: &str| {
+            let member = |(id, name, at): (u64, &str, &str)| MemberAddress::new(ReplicaId(id), name, at);
+            let members = [(1, "one", "host:1"), (2, "two", "host:2"), (3, "three", third)].map(member);
+            Config::new(ClusterId(7), ReplicaId(1), members.into(), PathBuf::new()).check_members()
+        };
+        assert_eq!(with("host:3"), Ok(()));
+        for third in ["host:2", "https://Host:2/"] {
+            let (one, other, address) = ("two".into(), "three".into(), "host:2".into());
+            assert_eq!(with(third), Err(ConfigError::SameAddress { one, other, address }));
+        }
     }
 }

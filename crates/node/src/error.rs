@@ -19,6 +19,18 @@ pub enum ConfigError {
     /// Two members have one id.
     #[error("two members have the id {0}")]
     SameId(ReplicaId),
+    /// Two members have one address.
+    #[error(
+        "{one} and {other} are both at {address}; each member needs an address of its own, at which the others reach it"
+    )]
+    SameAddress {
+        /// The name of one of them.
+        one: String,
+        /// The name of the other.
+        other: String,
+        /// Their `host:port`.
+        address: String,
+    },
     /// The group would begin with so many members.
     #[error("{0} members; at most {MEMBERS_MAX}")]
     TooManyMembers(usize),

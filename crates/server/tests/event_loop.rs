@@ -22,7 +22,8 @@ use tonic::Code;
 
 /// The configuration of one of so many replicas, of which the others do not exist.
 fn node_config(members: u64, dir: &tempfile::TempDir) -> Config {
-    let members = (1..=members).map(|id| MemberAddress::new(ReplicaId(id), format!("r{id}"), "127.0.0.1:1"));
+    let members = (1..=members)
+        .map(|id| MemberAddress::new(ReplicaId(id), format!("r{id}"), format!("127.0.0.1:{id}")));
     let mut config = Config::new(ClusterId(7), ReplicaId(1), members.collect(), dir.path().join("r1"));
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     config.threads = Threads::Compact;

@@ -372,6 +372,14 @@ pub(super) fn initial_members(args: &ServeArgs) -> Result<BTreeMap<String, Strin
         let most = format!("accepted: at most {} replicas", synod_consensus::MEMBERS_MAX);
         return wrong(FLAG, format!("with {} names", peer_urls.len()), most);
     }
+    let mut places = BTreeMap::new();
+    for (member, url) in &peer_urls {
+        let place = units::authority(url).unwrap_or(url).to_ascii_lowercase();
+        if let Some(other) = places.insert(place, member) {
+            let why = format!("is the address of {other} too; accepted: one of its own for each member");
+            return wrong(FLAG, format!("{member}={url}"), why);
+        }
+    }
     let Some(own_url) = peer_urls.get(name) else {
         let names: Vec<_> = peer_urls.keys().map(String::as_str).collect();
         return wrong("name", name, format!("is not in --initial-cluster; accepted: {}", names.join(", ")));
@@ -780,6 +788,10 @@ mod tests {
             (
                 "--name a --initial-cluster a=http://h:1,a=http://i:1".into(),
                 ["--initial-cluster a:", "one URL for each name"],
+            ),
+            (
+                "--name a --initial-cluster a=http://h:1,b=https://H:1/".into(),
+                ["--initial-cluster b=https://H:1/", "the address of a too"],
             ),
             (
                 "--name a --initial-cluster a=http://0.0.0.0:1,b=http://h:1".into(),
