@@ -116,7 +116,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         latencies[latencies.len() * 99 / 100],
     );
     for node in nodes {
-        node.stop_blocking()?;
+        node.stop_now_blocking()?;
     }
     Ok(())
 }

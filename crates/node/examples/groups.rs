@@ -98,7 +98,7 @@ fn measure(groups: usize, time: Duration) {
         rate(|spent| spent.bytes),
     );
     for node in nodes {
-        node.stop_blocking().expect("it stops");
+        node.stop_now_blocking().expect("it stops");
     }
 }
 

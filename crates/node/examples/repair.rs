@@ -112,7 +112,7 @@ fn main() -> Result<(), Failure> {
 
     let wal = dir.path().join("r3/wal");
     for harm in [Harm::Nothing, Harm::Flip(0.5), Harm::Flip(0.0), Harm::Flip(0.999), Harm::Gone] {
-        third.stop_blocking()?;
+        third.stop_now_blocking()?;
         match harm {
             Harm::Nothing => {}
             Harm::Flip(share) => flip(&wal, share)?,
@@ -137,9 +137,9 @@ fn main() -> Result<(), Failure> {
             format!("{harm:?}")
         );
     }
-    third.stop_blocking()?;
+    third.stop_now_blocking()?;
     for node in others {
-        node.stop_blocking()?;
+        node.stop_now_blocking()?;
     }
     Ok(())
 }

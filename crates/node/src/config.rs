@@ -55,9 +55,9 @@ pub struct Config {
     pub me: ReplicaId,
     /// Its name, for its own messages and the identity file.
     pub name: String,
-    /// The members with which the group begins, the same at all replicas, each with an id and an address of its own. They
-    /// count at the first start only: from then on the data directory knows with whom the group began, and the log who has
-    /// belonged to it since.
+    /// The members with which the group begins, the same at all replicas, each with an id and an address of its own.
+    /// They count at the first start only: from then on the data directory knows with whom the group began, and the log
+    /// who has belonged to it since.
     pub members: Vec<MemberAddress>,
     /// For the first start of a replica that joins a group: what a member told ([`Origin::ask`]).
     pub joins: Option<Origin>,

@@ -15,10 +15,14 @@ const ATTEMPT: Duration = Duration::from_millis(200);
 const GLANCE_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Node {
-    /// If this replica leads, of any of its groups, has one of the voters that it is connected with lead instead: to be
-    /// called before [`Node::stop`] in a group that is to go on serving. Returns once another replica leads, or after a
-    /// second if none does; the others will find out then that this one is gone.
+    /// If this replica leads, of any of its groups, has one of the voters that it is connected with lead instead.
+    /// [`Node::stop`] begins with it; a server calls it while it still answers those whose requests are under way.
+    /// Returns once another replica leads, or after a second if none does; the others will find out then that this one
+    /// is gone.
     pub async fn hand_over(&self) {
+        if self.has_ended() {
+            return;
+        }
         let (handles, me) = (self.handles().to_vec(), self.me());
         // Where the system gives no thread, the others elect.
         let _ = apart("hand-over", move || hand_over_all(&handles, me)).await;
@@ -26,7 +30,9 @@ impl Node {
 
     /// [`Node::hand_over`] for callers that are not asynchronous: it blocks for at most about a second.
     pub fn hand_over_blocking(&self) {
-        hand_over_all(self.handles(), self.me());
+        if !self.has_ended() {
+            hand_over_all(self.handles(), self.me());
+        }
     }
 }
 

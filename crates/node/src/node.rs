@@ -47,7 +47,7 @@ const NEVER_TICKS: Duration = Duration::from_secs(3_000_000_000);
 const UNSEEN_MAX: usize = 1 << 10;
 
 /// A running replica, of one group or of several that share its log, its connections and its threads. Dropping it stops
-/// it, and blocks meanwhile: asynchronous code should call [`Node::stop`].
+/// it as [`Node::stop_now_blocking`] does: a program should call [`Node::stop`], or [`Node::stop_blocking`].
 #[derive(Debug)]
 pub struct Node {
     me: ReplicaId,
@@ -447,25 +447,57 @@ impl Node {
         self.me
     }
 
-    /// Stops the replica: fails what waits, commits and closes the log. That is done by a thread of its own, to its
-    /// end, also if the future is dropped. The leadership is not handed over; see [`Node::hand_over`].
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.end.reason().is_some()
+    }
+
+    /// Stops the replica. If it leads, it hands over first ([`Node::hand_over`]), which takes some milliseconds as a
+    /// rule and a second at most. Then it fails what waits, commits and closes the log. A thread of its own does all of
+    /// that, to its end, also if the future is dropped.
     ///
     /// # Errors
     /// Why it had ended before, or why the log could not be closed.
     pub async fn stop(self) -> Result<(), Ended> {
-        let end = Arc::clone(&self.end);
-        // Where the system gives no thread, the replica is dropped here, and that stops it too.
-        let _ = apart("stop", move || drop(self)).await;
-        end.reason().unwrap_or(Ok(()))
+        let stop = |node: Node| {
+            node.hand_over_blocking();
+            drop(node);
+        };
+        self.stop_apart(stop).await
     }
 
-    /// [`Node::stop`] for callers that are not asynchronous: it blocks for the disk.
+    /// [`Node::stop`] for callers that are not asynchronous: it blocks for the other replicas, and for the disk.
     ///
     /// # Errors
     /// Why it had ended before, or why the log could not be closed.
-    pub fn stop_blocking(mut self) -> Result<(), Ended> {
+    pub fn stop_blocking(self) -> Result<(), Ended> {
+        self.hand_over_blocking();
+        self.stop_now_blocking()
+    }
+
+    /// [`Node::stop`] without handing over: if this replica leads, nothing is served until the others elect, an
+    /// election time-out later. For a group that stops as a whole, and for a replica that has handed over.
+    ///
+    /// # Errors
+    /// Why it had ended before, or why the log could not be closed.
+    pub async fn stop_now(self) -> Result<(), Ended> {
+        self.stop_apart(drop).await
+    }
+
+    /// [`Node::stop_now`] for callers that are not asynchronous: it blocks for the disk.
+    ///
+    /// # Errors
+    /// Why it had ended before, or why the log could not be closed.
+    pub fn stop_now_blocking(mut self) -> Result<(), Ended> {
         self.shut_down();
         self.end.reason().unwrap_or(Ok(()))
+    }
+
+    async fn stop_apart(self, stop: fn(Node)) -> Result<(), Ended> {
+        let end = Arc::clone(&self.end);
+        // Where the system gives no thread, the replica is dropped here, and that stops it too.
+        let _ = apart("stop", move || stop(self)).await;
+        end.reason().unwrap_or(Ok(()))
     }
 
     fn shut_down(&mut self) {

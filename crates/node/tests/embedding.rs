@@ -334,5 +334,5 @@ fn all_replicas_tell_their_state_machines_the_same_with_a_command() {
     });
     // The command without a session is answered here alone; the session keeps the other reply on every replica.
     assert_eq!(wanted.iter().map(|wanted| wanted.load(SeqCst)).collect::<Vec<_>>(), [2, 1, 1]);
-    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
 }

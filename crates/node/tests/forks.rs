@@ -20,7 +20,7 @@ const PROTOCOLS: [ProtocolKind; 3] =
 const WITHOUT_HISTORY: u16 = 4;
 
 fn stop(nodes: impl IntoIterator<Item = Node>) {
-    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
 }
 
 fn why_forked(why: Ended) -> String {

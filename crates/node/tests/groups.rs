@@ -57,7 +57,7 @@ fn one_replica_does_not_lead_all_groups() {
     let is_spread = (0..10).any(|_| {
         let nodes = Cluster::new(|_| {}).start(GROUPS);
         let is_spread = nodes.iter().all(|node| (1..=GROUPS / 2).contains(&leads(node)));
-        nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+        nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
         is_spread
     });
     assert!(is_spread, "one of three leads none or most of {GROUPS} groups, each time");
@@ -90,7 +90,7 @@ fn each_group_orders_its_own_commands_and_a_power_failure_takes_none() {
             assert_eq!(tape(&nodes[group % 3].handles()[group]), expected);
             until("equal digests", || digests_are_equal(&nodes, group));
         }
-        nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+        nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
     }
 }
 
@@ -115,7 +115,7 @@ fn groups_go_on_without_a_node_that_is_cut_off_and_it_learns_of_all_of_them() {
         assert_eq!(tape(&nodes[2].handles()[group]), "x".repeat(30));
         assert!(nodes[0].handles()[group].status().snapshot >= Slot(10));
     }
-    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
 }
 
 /// Otherwise the record of its only command would keep everything that the other group has written since.
@@ -188,7 +188,7 @@ fn every_group_follows_when_a_member_is_replaced() {
     }
     until("births are named", || nodes[0].handles().iter().all(|handle| handle.group().names_births()));
     let Some(old) = nodes.pop() else { panic!("three nodes") };
-    old.stop_blocking().unwrap();
+    old.stop_now_blocking().unwrap();
 
     let new = &sockets.members[3];
     let info = MemberInfo::new("r4", vec![format!("http://{}", new.address)]);
@@ -216,7 +216,7 @@ fn every_group_follows_when_a_member_is_replaced() {
     until("every group has the new member", || nodes.iter().all(follows));
 
     // It is needed and does its part.
-    nodes.remove(0).stop_blocking().unwrap();
+    nodes.remove(0).stop_now_blocking().unwrap();
     for group in 0..GROUPS {
         append(&nodes[1].handles()[group], "!");
         assert_eq!(tape(&nodes[0].handles()[group]), format!("<{group}>!"));
@@ -224,7 +224,7 @@ fn every_group_follows_when_a_member_is_replaced() {
     nodes.insert(0, start(config(1)));
     let told = Origin::ask_blocking([address], None, Duration::from_secs(10)).unwrap();
     assert!(told.present.member(ReplicaId(3)).is_none() && told.staying.is_empty(), "{told:?}");
-    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
     let Config { cluster, me, name, data_dir, durability, .. } = config(1);
     let groups = Groups::shards(GROUPS as u16);
     let dir = DataDir::open_for_groups(the_disk(), &data_dir, cluster, me, &name, durability, groups);
@@ -280,5 +280,5 @@ fn small_messages_of_many_groups_share_frames() {
     for group in 0..GROUPS {
         assert_eq!(block(nodes[group % 3].handles()[group].query(Bytes::new())).unwrap(), "a");
     }
-    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
 }

@@ -56,8 +56,8 @@ fn a_founder_that_lost_its_log_learns_from_the_members_that_joined() {
         until("all have it", || {
             others.iter().all(|node| node.handle().status().executed >= first.handle().status().executed)
         });
-        first.stop_blocking().unwrap();
-        others.into_iter().for_each(|node| node.stop_blocking().unwrap());
+        first.stop_now_blocking().unwrap();
+        others.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
         if group.config(1).durability == Durability::Sync {
             fs::remove_dir_all(group.dir.path().join("r1/wal")).unwrap();
         }
@@ -83,11 +83,11 @@ fn the_only_voter_does_not_go_on_before_a_learner_that_may_hold_more() {
     let first = start(founder(&group)).unwrap();
     append(&first.handle(), "a");
     let learner = join(&group, &first, 2, Goal::Learn);
-    first.stop_blocking().unwrap();
+    first.stop_now_blocking().unwrap();
     let error = start(founder(&group)).unwrap_err();
     assert!(matches!(error, StartError::LostBeforeLearners(..)), "{error}");
     assert!(error.to_string().contains("synod recover --force-new-cluster"), "{error}");
-    learner.stop_blocking().unwrap();
+    learner.stop_now_blocking().unwrap();
 }
 
 /// What the founder's log knew of a removed replica is lost with the log. The removed replica may never have
@@ -102,7 +102,7 @@ fn a_replica_that_is_alone_again_and_forgets_the_others_needs_a_new_cluster() {
     until("it is alone", || handle.group().members.len() == 1);
     append(&handle, "a");
     drop(other);
-    first.stop_blocking().unwrap();
+    first.stop_now_blocking().unwrap();
     let error = start(founder(&group)).unwrap_err();
     assert!(matches!(error, StartError::MembersForgotten), "{error}");
     assert!(error.to_string().contains("synod recover --force-new-cluster"), "{error}");
@@ -121,7 +121,7 @@ fn a_replica_that_was_always_alone_goes_on() {
     for text in ["a", "b"] {
         let first = start(founder(&group)).unwrap();
         append(&first.handle(), text);
-        first.stop_blocking().unwrap();
+        first.stop_now_blocking().unwrap();
     }
 }
 
@@ -129,7 +129,7 @@ fn a_replica_that_was_always_alone_goes_on() {
 #[test]
 fn new_members_are_written_down_whatever_stood_there() {
     let group = Group::new(2, |_| {});
-    start(founder(&group)).unwrap().stop_blocking().unwrap();
+    start(founder(&group)).unwrap().stop_now_blocking().unwrap();
     let path = group.dir.path().join("r1");
     let open = || DataDir::open(&path, ClusterId(7), ReplicaId(1), "r1", Durability::Sync).unwrap();
     let noted = || Origin::decode(open().origin().unwrap().unwrap()).unwrap();
@@ -141,7 +141,7 @@ fn new_members_are_written_down_whatever_stood_there() {
     let other = join(&group, &first, 2, Goal::Learn);
     let present = first.handle().group();
     assert_eq!(present.version, origin.present.version);
-    first.stop_blocking().unwrap();
-    other.stop_blocking().unwrap();
+    first.stop_now_blocking().unwrap();
+    other.stop_now_blocking().unwrap();
     assert_eq!(noted().present, *present);
 }

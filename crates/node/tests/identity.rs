@@ -69,7 +69,7 @@ fn a_new_group_begins_once_all_have_met_and_needs_a_majority_from_then_on() {
     append(&nodes[0].handle(), "a");
     assert!(nodes[0].handle().status().waits_for.is_empty());
     for node in nodes.into_iter().chain([third]) {
-        node.stop_blocking().unwrap();
+        node.stop_now_blocking().unwrap();
     }
     let nodes = [group.start(1), group.start(2)];
     until("a leader", || nodes[0].handle().status().leader.is_some());
@@ -88,7 +88,7 @@ fn one_that_lost_everything_and_one_that_was_never_there_are_no_majority() {
     let nodes = [told(1), told(2)];
     until("a leader", || nodes[0].handle().status().leader.is_some());
     append(&nodes[0].handle(), "kept");
-    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
     fs::remove_dir_all(group.dir.path().join("r2")).unwrap();
 
     let (wiped, new) = (group.start(2), group.start(3));
@@ -111,7 +111,7 @@ fn a_data_directory_that_was_restored_from_a_copy_is_found_out_and_learns_again(
     let mut nodes = start_all();
     append(&nodes[0].as_ref().unwrap().handle(), "a");
     let (data, backup) = (group.dir.path().join("r3"), group.dir.path().join("backup"));
-    nodes[2].take().unwrap().stop_blocking().unwrap();
+    nodes[2].take().unwrap().stop_now_blocking().unwrap();
     copy(&data, &backup);
     nodes[2] = Some(group.start(3));
     append(&nodes[2].as_ref().unwrap().handle(), "b");
@@ -150,29 +150,29 @@ fn births_are_named_once_all_know_them_and_an_older_program_is_refused_from_then
     until("a leader", || handle(&nodes, 1).status().leader.is_some());
     append(&handle(&nodes, 1), "a");
     for id in 1..=2 {
-        nodes[id - 1].take().unwrap().stop_blocking().unwrap();
+        nodes[id - 1].take().unwrap().stop_now_blocking().unwrap();
         nodes[id - 1] = Some(start(id as u64, VERSION));
     }
     append(&handle(&nodes, 2), "b");
     // One of the three is down; then it runs the old program again; then the new one.
-    nodes[2].take().unwrap().stop_blocking().unwrap();
+    nodes[2].take().unwrap().stop_now_blocking().unwrap();
     append(&handle(&nodes, 1), "c");
     thread::sleep(Duration::from_secs(2));
     nodes[2] = Some(start(3, old));
     until("r3 is back", || tape(&handle(&nodes, 3)) == "abc");
     thread::sleep(Duration::from_secs(2));
     assert!((1..=3).all(|id| names(&nodes, id) == 0), "r3 would skip the change");
-    nodes[2].take().unwrap().stop_blocking().unwrap();
+    nodes[2].take().unwrap().stop_now_blocking().unwrap();
     nodes[2] = Some(start(3, VERSION));
     until("all births are named", || (1..=3).all(|id| names(&nodes, id) == 3));
     append(&handle(&nodes, 3), "d");
 
-    nodes[2].take().unwrap().stop_blocking().unwrap();
+    nodes[2].take().unwrap().stop_now_blocking().unwrap();
     nodes[2] = Some(start(3, old));
     append(&handle(&nodes, 1), "e");
     thread::sleep(Duration::from_secs(1));
     assert!(handle(&nodes, 3).status().leader.is_none(), "nobody speaks its version");
-    nodes[2].take().unwrap().stop_blocking().unwrap();
+    nodes[2].take().unwrap().stop_now_blocking().unwrap();
     nodes[2] = Some(start(3, VERSION));
     until("r3 is back", || tape(&handle(&nodes, 3)) == "abcde");
 }
@@ -191,7 +191,7 @@ fn a_build_with_one_version_more_replaces_another_under_load_in_both_orders() {
     for newest in [VERSION + 1, VERSION] {
         for id in 1..=3 {
             let at = id as usize - 1;
-            nodes[at].take().unwrap().stop_blocking().unwrap();
+            nodes[at].take().unwrap().stop_now_blocking().unwrap();
             nodes[at] = Some(start(id, newest));
             let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
             let others: Vec<_> = nodes.iter().flatten().map(Node::handle).collect();

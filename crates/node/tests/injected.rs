@@ -81,7 +81,7 @@ fn commands_are_ordered_while_the_network_is_cut_and_after_it_is_healed() {
     // No replica has acknowledged what the leader ordered while it was alone.
     let all = tape(&handles[cut]);
     assert!(all.starts_with("abb"), "{all}");
-    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
 }
 
 /// All data is in memory, so only these disks can know what was written.
@@ -146,7 +146,7 @@ fn a_watch_wakes_for_another_leader_and_for_a_new_member() {
         let [first, second, third] = nodes;
         tokio::join!(ended, async {
             for node in [first, second, third] {
-                node.stop().await.unwrap();
+                node.stop_now().await.unwrap();
             }
         });
     });
@@ -194,5 +194,5 @@ fn the_log_has_the_commands_in_order_until_a_snapshot_covers_them() {
     };
     assert!(slots.first().is_none_or(|&first| first == from.0), "{slots:?}");
     assert!(tape(&handle).ends_with(&text), "{text}");
-    node.stop_blocking().unwrap();
+    node.stop_now_blocking().unwrap();
 }

@@ -146,7 +146,7 @@ impl Play {
         for node in self.nodes.drain(..) {
             let ended = Arc::clone(&ended);
             thread::spawn(move || {
-                node.stop_blocking().unwrap();
+                node.stop_now_blocking().unwrap();
                 ended.fetch_add(1, SeqCst);
             });
         }

@@ -108,7 +108,7 @@ fn what_any_group_orders_is_executed_in_one_order_and_read_everywhere() {
         cluster.disks.iter().for_each(FaultyDisk::power_failure);
         let nodes = cluster.start();
         assert_eq!(tape(&nodes[0].handle()), whole);
-        nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+        nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
     }
 }
 
@@ -129,7 +129,7 @@ fn commands_of_all_groups_at_once_have_one_order() {
         agree(&nodes);
         let text = tape(&nodes[1].handle());
         assert!((0..300).all(|number| text.matches(&format!("<{number}>")).count() == 1), "{text}");
-        nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+        nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
     }
 }
 
@@ -162,7 +162,7 @@ fn a_snapshot_holds_all_groups_at_one_point_for_restarts_and_for_those_who_lag()
     append(&nodes[1].handles()[1], "z");
     assert_eq!(tape(&nodes[2].handle()), "x".repeat(60) + "yz");
     agree(&nodes);
-    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_group_without_a_leader_is_waited_for_and_named_until_it_has_one() {
         node.handles().iter().position(|handle| handle.status().leader == Some(ReplicaId(me)))
     };
     let Some(lost) = leads(&nodes[0], 3) else { return };
-    nodes.pop().unwrap().stop_blocking().unwrap();
+    nodes.pop().unwrap().stop_now_blocking().unwrap();
     let other = nodes[0].handles()[(lost + 1) % 3].clone();
     assert_eq!(append(&other, "b"), "2");
     // What a new leader orders by itself may wait for a moment.
@@ -329,7 +329,7 @@ fn subscribers_get_the_common_order_of_their_groups_at_any_node() {
                 SubscribeError::NoSuchGroup { group: GroupId(3), count: 3 }
             );
         });
-        nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+        nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
     }
 }
 
@@ -360,7 +360,7 @@ fn a_subscriber_that_is_too_slow_is_told_and_hurts_nobody() {
     assert!(matches!(block(handle.subscribe([], Start::Beginning)), Err(SubscribeError::Trimmed { .. })));
     assert!(block(handle.subscribe([], Start::At(first))).is_ok());
     assert!(block(handle.subscribe([], Start::Round(round))).is_ok());
-    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
 }
 
 /// Waits, from its first command on, until the clock shows a fifth of a second.
@@ -436,10 +436,10 @@ fn the_clock_moves_for_a_machine_that_waits() {
         block(last.execute(Bytes::new())).unwrap();
         if !merged {
             until("a snapshot", || last.status().snapshot > Slot::ZERO);
-            node.stop_blocking().unwrap();
+            node.stop_now_blocking().unwrap();
             node = start();
         }
         until("the clock moves", || is_done(&node));
-        node.stop_blocking().unwrap();
+        node.stop_now_blocking().unwrap();
     }
 }

@@ -57,7 +57,7 @@ impl Cluster {
     }
 
     fn stop(&mut self, id: u64) {
-        self.nodes[id as usize - 1].take().expect("it runs").stop_blocking().unwrap();
+        self.nodes[id as usize - 1].take().expect("it runs").stop_now_blocking().unwrap();
     }
 
     fn node(&self, id: u64) -> &Node {

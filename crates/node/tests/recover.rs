@@ -266,10 +266,8 @@ fn a_backup_is_what_all_members_begin_with_and_what_a_joining_one_gets() {
 
         // A member starts again with what it has, and one whose snapshot is gone gets it from the others.
         for id in [1, 2] {
-            nodes[id - 1].hand_over_blocking();
             let config = first(id as u64);
-            let stopped = nodes.remove(id - 1);
-            stopped.stop_blocking().unwrap();
+            nodes.remove(id - 1).stop_blocking().unwrap();
             if id == 2 {
                 for snapshot in fs::read_dir(config.data_dir.join("snapshots")).unwrap() {
                     fs::write(snapshot.unwrap().path(), "damaged").unwrap();

@@ -31,7 +31,7 @@ fn commands_and_reads_work_at_every_replica() {
         for node in &nodes {
             assert_eq!(tape(&node.handle()), "abc");
         }
-        nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+        nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
     }
 }
 
@@ -40,10 +40,10 @@ fn a_stopped_group_comes_back_with_its_state() {
     let group = Group::new(3, |_| {});
     let nodes = [group.start(1), group.start(2), group.start(3)];
     append(&nodes[0].handle(), "before");
-    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
     let nodes = [group.start(1), group.start(2), group.start(3)];
     assert_eq!(tape(&nodes[1].handle()), "before");
-    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
 }
 
 /// What a client reads from one replica does not go back when the replica is started again, although its log does not
@@ -84,12 +84,12 @@ fn a_restarted_replica_answers_no_older_than_before() {
         }
         for (id, node) in (1..).zip(&mut nodes) {
             until("the replica has everything", || stale(node.as_ref().unwrap()) == whole);
-            node.take().unwrap().stop_blocking().unwrap();
+            node.take().unwrap().stop_now_blocking().unwrap();
             let again = group.start(id);
             assert_eq!(stale(&again), whole);
             *node = Some(again);
         }
-        nodes.into_iter().flatten().for_each(|node| node.stop_blocking().unwrap());
+        nodes.into_iter().flatten().for_each(|node| node.stop_now_blocking().unwrap());
         let alone = group.start(1);
         let began = Instant::now();
         assert!(whole.starts_with(&stale(&alone)));
@@ -120,7 +120,7 @@ fn service_goes_on_without_the_leader_and_it_catches_up_by_snapshot_when_it_retu
     let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(group.start(id))).collect();
     append(&nodes[0].as_ref().unwrap().handle(), "x");
     let leader = nodes[0].as_ref().unwrap().handle().status().leader.unwrap().0 as usize - 1;
-    nodes[leader].take().unwrap().stop_blocking().unwrap();
+    nodes[leader].take().unwrap().stop_now_blocking().unwrap();
     let other = nodes[(leader + 1) % 3].as_ref().unwrap().handle();
     append_much(&other);
     nodes[leader] = Some(group.start(leader as u64 + 1));
@@ -148,7 +148,7 @@ fn a_replica_shows_what_its_snapshot_holds_before_it_executes_anything() {
         (0..60).for_each(|_| _ = append(&nodes[0].handle(), "z"));
         let snapshot = |node: &Node| node.handle().status().snapshot;
         until("a snapshot", || snapshot(&nodes[0]) > Slot(10));
-        nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+        nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
         std::fs::remove_dir_all(group.dir.path().join("r1/wal")).unwrap();
         let alone = group.start(1);
         for handle in alone.handles() {
@@ -208,12 +208,12 @@ fn answers_while_it_reads<const APART: bool>(tune: fn(&mut Config)) -> bool {
     append(&nodes[0].as_ref().unwrap().handle(), "x");
     let leader = nodes[0].as_ref().unwrap().handle().status().leader.unwrap().0 as usize - 1;
     let lagging = (leader + 1) % 3;
-    nodes[lagging].take().unwrap().stop_blocking().unwrap();
+    nodes[lagging].take().unwrap().stop_now_blocking().unwrap();
     let handle = nodes[leader].as_ref().unwrap().handle();
     append_much(&handle);
     // What they remember besides their logs is gone then.
     for other in (0..3).filter(|other| *other != lagging) {
-        nodes[other].take().unwrap().stop_blocking().unwrap();
+        nodes[other].take().unwrap().stop_now_blocking().unwrap();
         nodes[other] = Some(start(other as u64 + 1));
     }
     until("a leader", || nodes[leader].as_ref().unwrap().handle().status().leader.is_some());
@@ -226,7 +226,7 @@ fn answers_while_it_reads<const APART: bool>(tune: fn(&mut Config)) -> bool {
     let answered = asked.is_ok_and(|digest| digest.unwrap().0 < Slot(40));
     MAY_READ.store(true, SeqCst);
     assert_eq!(tape(&returned), format!("x{}", "y".repeat(60 * LARGE)));
-    nodes.into_iter().flatten().for_each(|node| node.stop_blocking().unwrap());
+    nodes.into_iter().flatten().for_each(|node| node.stop_now_blocking().unwrap());
     answered
 }
 
@@ -260,7 +260,7 @@ fn a_replica_without_a_quorum_knows_no_leader() {
         append(&nodes[0].as_ref().unwrap().handle(), "x");
         let leader = nodes[0].as_ref().unwrap().handle().status().leader.unwrap().0 as usize - 1;
         for gone in [leader, (leader + 1) % 3] {
-            nodes[gone].take().unwrap().stop_blocking().unwrap();
+            nodes[gone].take().unwrap().stop_now_blocking().unwrap();
         }
         let left = nodes[(leader + 2) % 3].as_ref().unwrap().handle();
         until("it knows of no leader", || left.status().leader.is_none());
@@ -268,7 +268,7 @@ fn a_replica_without_a_quorum_knows_no_leader() {
         nodes[leader] = Some(group.start(leader as u64 + 1));
         assert_eq!(append(&left, "y"), "2");
         assert!(left.status().leader.is_some());
-        nodes.into_iter().flatten().for_each(|node| node.stop_blocking().unwrap());
+        nodes.into_iter().flatten().for_each(|node| node.stop_now_blocking().unwrap());
     }
 }
 
@@ -299,7 +299,7 @@ fn terms_grow_although_each_epoch_begins_its_ballots_again() {
         });
         before = handles[0].term();
     }
-    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_now_blocking().unwrap());
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn damaged_logs_are_repaired(tune: fn(&mut Config)) {
         expected.push('z');
     }
     for (id, share) in [(3, 0.0), (2, 0.5), (1, 1.0)] {
-        nodes[id - 1].take().unwrap().stop_blocking().unwrap();
+        nodes[id - 1].take().unwrap().stop_now_blocking().unwrap();
         let log = group.dir.path().join(format!("r{id}/wal"));
         corrupt(&log, share);
         let node = nodes[id - 1].insert(group.start(id as u64));
@@ -392,7 +392,7 @@ fn damaged_logs_are_repaired(tune: fn(&mut Config)) {
     }
     let digests = || nodes.iter().flatten().map(|node| block(node.handle().digest()).unwrap());
     until("equal digests", || digests().all(|digest| digest == digests().next().unwrap()));
-    nodes.iter_mut().for_each(|node| node.take().unwrap().stop_blocking().unwrap());
+    nodes.iter_mut().for_each(|node| node.take().unwrap().stop_now_blocking().unwrap());
     let nodes = [group.start(1), group.start(2), group.start(3)];
     nodes.iter().for_each(|node| assert_eq!(tape(&node.handle()), expected));
 }
@@ -424,7 +424,7 @@ fn a_replica_with_a_corrupt_log_learns_from_its_peers_before_it_votes() {
     for _ in 0..30 {
         append(&nodes[0].as_ref().unwrap().handle(), "z");
     }
-    nodes[2].take().unwrap().stop_blocking().unwrap();
+    nodes[2].take().unwrap().stop_now_blocking().unwrap();
     corrupt(&group.dir.path().join("r3/wal"), 0.5);
     let third = group.start(3);
     let set_aside = std::fs::read_dir(group.dir.path().join("r3/wal")).unwrap();
@@ -435,7 +435,7 @@ fn a_replica_with_a_corrupt_log_learns_from_its_peers_before_it_votes() {
     assert_eq!(tape(&third.handle()), "z".repeat(30));
     drop(nodes[1].take());
     assert_eq!(append(&third.handle(), "!"), "31", "its vote counts");
-    third.stop_blocking().unwrap();
+    third.stop_now_blocking().unwrap();
     let third = group.start(3);
     assert_eq!(tape(&third.handle()), format!("{}!", "z".repeat(30)));
 }
@@ -451,7 +451,7 @@ fn a_sole_replica_without_its_log_starts_only_if_it_is_told() {
     }
     until("a snapshot", || node.handle().status().snapshot > Slot::ZERO);
     append(&node.handle(), "!");
-    node.stop_blocking().unwrap();
+    node.stop_now_blocking().unwrap();
     std::fs::remove_dir_all(group.dir.path().join("r1/wal")).unwrap();
     let refused = || {
         let error = group.try_start(1).unwrap_err();
@@ -467,7 +467,7 @@ fn a_sole_replica_without_its_log_starts_only_if_it_is_told() {
     // One of the ten slots of the snapshot names the replica's birth.
     assert!(kept.len() >= 9 && kept.bytes().all(|byte| byte == b's'), "{kept}");
     append(&node.handle(), "?");
-    node.stop_blocking().unwrap();
+    node.stop_now_blocking().unwrap();
     // The operator has to agree only once.
     group.tune = tune;
     assert_eq!(tape(&group.start(1).handle()), format!("{kept}?"));
@@ -479,7 +479,7 @@ fn memory_replicas_recover_from_each_other() {
     let nodes = [group.start(1), group.start(2)];
     let third = group.start(3);
     append(&third.handle(), "m");
-    third.stop_blocking().unwrap();
+    third.stop_now_blocking().unwrap();
     let third = group.start(3);
     until("the third votes again", || third.handle().status().role == Role::Follower);
     assert_eq!(tape(&third.handle()), "m");
@@ -492,7 +492,7 @@ fn a_crash_stop_replica_starts_once_and_is_replaced() {
     let nodes = [group.start(1), group.start(2)];
     let third = group.start(3);
     append(&third.handle(), "m");
-    third.stop_blocking().unwrap();
+    third.stop_now_blocking().unwrap();
     let refused = |group: &Group| {
         let error = group.try_start(3).unwrap_err();
         assert!(matches!(error, StartError::Stopped(_)), "{error}");
@@ -525,7 +525,7 @@ fn a_crash_stop_replica_that_never_came_to_run_may_start() {
 #[test]
 fn a_data_directory_of_another_cluster_is_refused() {
     let group = Group::new(3, |_| {});
-    group.start(1).stop_blocking().unwrap();
+    group.start(1).stop_now_blocking().unwrap();
     let mut config = group.config(1);
     config.cluster = ClusterId(8);
     let error = Node::start_blocking(config, Tape::default()).unwrap_err().to_string();
@@ -579,6 +579,6 @@ fn requests_that_are_withdrawn_keep_their_places_until_their_commands_are_done()
             handing_over.abort();
         });
         assert_eq!(taken(&node) - before, 65);
-        node.stop_blocking().unwrap();
+        node.stop_now_blocking().unwrap();
     }
 }

@@ -150,7 +150,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.upkeep.clear();
-        self.nodes.drain(..).for_each(|node| node.stop_blocking().unwrap());
+        self.nodes.drain(..).for_each(|node| node.stop_now_blocking().unwrap());
     }
 }
 

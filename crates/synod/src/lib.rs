@@ -90,7 +90,8 @@
 //! two of them can speak with each other.
 //!
 //! Futures belong to no particular runtime, and methods that block their thread say so in their name: [`Node::start`]
-//! and [`Node::stop`] are for asynchronous code, [`Node::start_blocking`] and [`Node::stop_blocking`] for all other.
+//! and [`Node::stop`] are for asynchronous code, [`Node::start_blocking`] and [`Node::stop_blocking`] for all other. A
+//! replica that is stopped hands over first if it leads; [`Node::stop_now`] does not.
 //!
 //! # What is promised
 //!

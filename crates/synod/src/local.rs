@@ -14,7 +14,7 @@ use synod_wire::{ClusterId, ReplicaId};
 /// Replicas in one process that talk over loopback, each with a data directory of its own.
 ///
 /// They are what they would be in processes of their own; only the failure of the process takes all of them. In
-/// production, start one [`Node`] a machine. Dropping the group stops its replicas, and blocks meanwhile.
+/// production, start one [`Node`] a machine. Dropping the group stops its replicas as [`Node::stop_now_blocking`] does.
 #[derive(Debug)]
 pub struct LocalGroup {
     replicas: Vec<Replica>,
@@ -90,7 +90,6 @@ impl LocalGroup {
     /// If there is no such replica.
     pub async fn stop(&mut self, index: usize) -> Result<(), Ended> {
         let Some(node) = self.replicas[index].node.take() else { return Ok(()) };
-        node.hand_over().await;
         node.stop().await
     }
 

@@ -243,7 +243,7 @@ fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -
     watch.stop();
     if failed.is_some() {
         // The replica stops first: it will not answer the requests under way any more, and says so to them.
-        let outcome = node.stop_blocking();
+        let outcome = node.stop_now_blocking();
         server.stop();
         return outcome;
     }
@@ -256,9 +256,10 @@ fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -
         thread::sleep(GRACE);
     }
     tracing::info!("stopping: requests under way are finished, then the log is closed");
+    // Before the server, which answers those whose commands are decided meanwhile.
     node.hand_over_blocking();
     server.stop();
-    node.stop_blocking()
+    node.stop_now_blocking()
 }
 
 fn describe(checked: &Checked) {

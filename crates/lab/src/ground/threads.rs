@@ -54,7 +54,7 @@ pub fn run(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Outcome, Lab
     let registries = runtime.block_on(group.agree(conduct))?;
     verify(&acknowledged, &registries)?;
     for node in group.nodes {
-        node.stop_blocking().map_err(replicas)?;
+        node.stop_now_blocking().map_err(replicas)?;
     }
     Ok(outcome)
 }
