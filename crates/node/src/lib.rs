@@ -30,10 +30,11 @@
 //! more. With [`Config::event_loop`] that thread also runs other tasks, such as those of a server for clients
 //! (`event_loop.rs`).
 //!
-//! `waiting.rs` is the clients that wait at the protocol's thread; `subscription.rs` is those that follow what is
-//! decided; `origin.rs` is what a replica begins with, and what it tells one that joins; `parting.rs` says when one
-//! that was removed is no peer any more; `recover.rs` makes a new cluster of what one survivor has, `restore.rs` one of
-//! a backup; `bundle.rs` sends small messages of many groups in one frame.
+//! `waiting.rs` is the clients that wait at the protocol's thread; `session.rs` sends their commands until they are
+//! answered; `subscription.rs` is those that follow what is decided; `origin.rs` is what a replica begins with, and
+//! what it tells one that joins; `parting.rs` says when one that was removed is no peer any more; `recover.rs` makes a
+//! new cluster of what one survivor has, `restore.rs` one of a backup; `bundle.rs` sends small messages of many groups
+//! in one frame.
 //!
 //! Queues are bounded. Everything that the protocol's thread takes comes through one queue of a fixed length, or with
 //! [`Threads::Compact`] from the sockets of peers, of which it reads a bounded part in each turn: when the queue is
@@ -68,6 +69,7 @@ mod parting;
 mod protocol;
 pub mod recover;
 pub mod restore;
+mod session;
 mod snapshots;
 mod status;
 mod subscription;
@@ -87,6 +89,7 @@ pub use handle::Timed;
 pub use metrics::NodeMetrics;
 pub use node::Node;
 pub use origin::{AskError, ORIGIN_FORMAT, Origin, is_begun};
+pub use session::{Endpoint, Session, SessionError};
 pub use status::{MergeStatus, NodeStatus, PeerLink};
 pub use subscription::Subscription;
 pub use synod_transport::{Obstacle, ObstacleKind, Repeats, Tls, TransportError};
