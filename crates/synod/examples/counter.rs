@@ -1,49 +1,44 @@
 //! A counter of your own, replicated three times: `cargo run --release --example counter`.
 
-use std::{error::Error, io};
+use std::error::Error;
 
-use synod::{Context, Frozen, LocalGroup, SessionCommand, StateMachine, bytes::Bytes};
+use serde::{Deserialize, Serialize};
+use synod::{Context, Json, LocalGroup, Machine, Typed, TypedHandle};
 
-/// Every command adds one; every answer is the sum.
-#[derive(Default)]
+/// Every command adds to the sum, and is answered with it.
+#[derive(Clone, Default, Serialize, Deserialize)]
 struct Counter(u64);
 
-impl StateMachine for Counter {
-    fn apply(&mut self, command: &Bytes, _: &Context) -> Bytes {
-        self.0 += 1;
-        self.query(command)
+impl Machine for Counter {
+    type Command = u64;
+    type Reply = u64;
+    type Query = ();
+    type Answer = u64;
+    type Codec = Json;
+
+    fn apply(&mut self, amount: u64, _: &Context) -> u64 {
+        self.0 += amount;
+        self.0
     }
-    fn query(&self, _: &Bytes) -> Bytes {
-        Bytes::copy_from_slice(&self.0.to_le_bytes())
-    }
-    fn freeze(&self) -> Box<dyn Frozen> {
-        Box::new(self.query(&Bytes::new()))
-    }
-    fn restore(&mut self, snapshot: &mut dyn io::Read) -> io::Result<()> {
-        let mut sum = [0; 8];
-        snapshot.read_exact(&mut sum)?;
-        self.0 = u64::from_le_bytes(sum);
-        Ok(())
+
+    fn query(&self, (): ()) -> u64 {
+        self.0
     }
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
-    let mut replicas = LocalGroup::start(folder.path(), 3, Counter::default).await?;
+    let mut replicas = LocalGroup::start(folder.path(), 3, Typed::<Counter>::default).await?;
     for round in 0..100 {
-        replicas.handle(round % 3).execute("add".into()).await?; // Any replica takes commands.
-    }
-    let session = replicas.handle(0).open_session().await?;
-    let numbered = SessionCommand { session, sequence: 1, lowest_outstanding: 1 };
-    for replica in [0, 1] {
-        // A client that numbers its commands may send one again: it is executed once.
-        replicas.handle(replica).execute_in_session(numbered, "add".into()).await?;
+        let counter = TypedHandle::<Counter>::new(replicas.handle(round % 3)); // Any replica takes commands.
+        counter.execute(&1).await?;
     }
     replicas.stop(0).await?; // Two of three are a majority.
-    let sum = replicas.handle(1).execute("add".into()).await?;
-    println!("after 100 additions, one sent twice, the end of a replica, and one more: {}", sum[0]);
-    assert_eq!(sum[0], 102);
-    assert_eq!(replicas.handle(2).query(Bytes::new()).await?, sum);
+    let [one, other] = [1, 2].map(|index| TypedHandle::<Counter>::new(replicas.handle(index)));
+    let sum = one.execute(&10).await?;
+    println!("after 100 additions of one, the end of a replica, and an addition of ten: {sum}");
+    assert_eq!(sum, 110);
+    assert_eq!(other.query(&()).await?, sum);
     Ok(())
 }

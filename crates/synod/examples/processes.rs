@@ -15,33 +15,32 @@ use std::{
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
 use synod::{
-    Change, ClusterId, Config, Context, Frozen, Goal, Handle, MemberAddress, MemberInfo, Node, Origin,
-    ReplicaId, StateMachine, bytes::Bytes,
+    Change, ClusterId, Config, Context, Goal, Json, Machine, MemberAddress, MemberInfo, Node, Origin,
+    ReplicaId, Typed, TypedHandle,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Every command adds one; every answer is the sum.
-#[derive(Default)]
+/// Every command adds to the sum, and is answered with it.
+#[derive(Clone, Default, Serialize, Deserialize)]
 struct Counter(u64);
 
-impl StateMachine for Counter {
-    fn apply(&mut self, command: &Bytes, _: &Context) -> Bytes {
-        self.0 += 1;
-        self.query(command)
+impl Machine for Counter {
+    type Command = u64;
+    type Reply = u64;
+    type Query = ();
+    type Answer = u64;
+    type Codec = Json;
+
+    fn apply(&mut self, amount: u64, _: &Context) -> u64 {
+        self.0 += amount;
+        self.0
     }
-    fn query(&self, _: &Bytes) -> Bytes {
-        Bytes::from(self.0.to_string())
-    }
-    fn freeze(&self) -> Box<dyn Frozen> {
-        Box::new(self.query(&Bytes::new()))
-    }
-    fn restore(&mut self, snapshot: &mut dyn io::Read) -> io::Result<()> {
-        let mut sum = String::new();
-        snapshot.read_to_string(&mut sum)?;
-        self.0 = sum.parse().map_err(|_| io::ErrorKind::InvalidData)?;
-        Ok(())
+
+    fn query(&self, (): ()) -> u64 {
+        self.0
     }
 }
 
@@ -78,35 +77,36 @@ async fn replica(folder: &Path, args: &[String]) -> Result<()> {
         config
     };
     config.settings.consensus.election_timeout = Duration::from_millis(500);
-    let node = Node::start(config, Counter::default()).await?;
+    let node = Node::start(config, Typed::<Counter>::default()).await?;
+    let counter = TypedHandle::new(node.handle());
     for line in io::stdin().lock().lines() {
-        let answer = obey(&node.handle(), &line?).await;
+        let answer = obey(&counter, &line?).await;
         println!("{}", answer.unwrap_or_else(|error| format!("error: {error}")));
     }
     Ok(node.stop().await?)
 }
 
-async fn obey(handle: &Handle, line: &str) -> Result<String> {
-    let answer = match line.split(' ').collect::<Vec<_>>()[..] {
-        ["add"] => handle.execute("add".into()).await?,
-        ["sum"] => handle.query(Bytes::new()).await?,
+async fn obey(counter: &TypedHandle<Counter>, line: &str) -> Result<String> {
+    let handle = counter.untyped();
+    Ok(match line.split(' ').collect::<Vec<_>>()[..] {
+        ["add"] => counter.execute(&1).await?.to_string(),
+        ["sum"] => counter.query(&()).await?.to_string(),
         ["replace", id, address] => {
             let peer_urls = vec![format!("http://{address}")];
             let info = MemberInfo::new("new", peer_urls);
             let change = Change::Add { info, goal: Goal::Replace(ReplicaId(id.parse()?)) };
             // It learns what was decided, and votes in the other one's place as soon as it has caught up.
             let group = handle.change(handle.group().version, change).await?;
-            Bytes::from(format!("{} members", group.members.len()))
+            format!("{} members", group.members.len())
         }
         // A replica that votes, and is not one of those of the beginning.
         ["voted"] => {
             let mut watch = handle.watch();
             let replaced = watch.until(|view| view.group.voters().all(|id| id != ReplicaId(2))).await;
-            Bytes::from(format!("{:?}", replaced.ok_or("it has ended")?.group.voters().collect::<Vec<_>>()))
+            format!("{:?}", replaced.ok_or("it has ended")?.group.voters().collect::<Vec<_>>())
         }
         _ => return Err(format!("what is {line:?}?").into()),
-    };
-    Ok(String::from_utf8(answer.to_vec())?)
+    })
 }
 
 /// A replica's process, which is killed when this is dropped.

@@ -98,9 +98,9 @@
 //! - A command that was answered is never lost while a majority of the replicas keeps its disks ([`Durability`] says
 //!   what a disk is), and every replica executes the same commands in the same order.
 //! - A command is executed **at most once**, and exactly once if it was answered. Of one that failed,
-//!   [`RequestError::may_have_executed`] says whether it may have been executed all the same; a client that must know
-//!   opens a session ([`Handle::open_session`]), numbers its commands ([`Handle::execute_in_session`]) and sends the
-//!   same number again.
+//!   [`RequestError::may_have_executed`] says whether it may have been executed all the same. A client that must know
+//!   has a [`Session`] ([`TypedSession`]), which numbers its commands and sends each until it is answered. One that
+//!   numbers them itself has [`Handle::open_session`] and [`Handle::execute_in_session`].
 //! - A query through [`Handle::query`] sees everything that was answered before it was asked. One through
 //!   [`Handle::query_stale`] sees some earlier state, and needs no other replica.
 //! - While a majority can talk to each other, commands are answered. With no majority nothing is, and nothing breaks.
@@ -213,9 +213,9 @@ pub use synod_consensus::{
 #[cfg(feature = "metrics")]
 pub use synod_node::NodeMetrics;
 pub use synod_node::{
-    AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, MergeStatus, Merging,
-    Node, NodeStatus, Obstacle, ObstacleKind, Origin, PeerLink, ReadLogError, StartError, Subscription,
-    Threads, UnknownThreads, View, Watch, recover, restore,
+    AskError, ChangeError, Config, ConfigError, Ended, Endpoint, Handle, Lacking, MemberAddress, MergeStatus,
+    Merging, Node, NodeStatus, Obstacle, ObstacleKind, Origin, PeerLink, ReadLogError, Session, SessionError,
+    StartError, Subscription, Threads, UnknownThreads, View, Watch, recover, restore,
 };
 pub use synod_replica::{
     Answer, Change, Choice, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Membership,
@@ -230,7 +230,7 @@ pub use synod_wire::{
 };
 #[cfg(feature = "json")]
 pub use typed::Json;
-pub use typed::{Codec, Machine, Typed, TypedError, TypedHandle};
+pub use typed::{Codec, Machine, Typed, TypedError, TypedHandle, TypedSession};
 
 /// TLS between the replicas of a group ([`Config::tls`]).
 pub mod tls {

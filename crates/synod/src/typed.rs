@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
-use synod_node::Handle;
+use synod_node::{Endpoint, Handle, Session, SessionError};
 use synod_replica::{Context, Frozen, RequestError, SessionCommand, StateMachine};
 use synod_wire::SessionId;
 
@@ -155,6 +155,9 @@ pub enum TypedError {
     /// It met what any request can meet.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// It met what a command of a session can meet.
+    #[error(transparent)]
+    Session(#[from] SessionError),
     /// The replica does not understand it: it runs another version of the state machine. Nothing was executed.
     #[error("the replica does not understand the request")]
     NotUnderstood,
@@ -169,6 +172,7 @@ impl TypedError {
     pub fn may_have_executed(&self) -> bool {
         match self {
             TypedError::Request(error) => error.may_have_executed(),
+            TypedError::Session(error) => error.may_have_executed(),
             TypedError::NotUnderstood => false,
             TypedError::Answer => true,
         }
@@ -229,6 +233,46 @@ impl<M: Machine> TypedHandle<M> {
     /// See [`TypedError`].
     pub async fn query_stale(&self, query: &M::Query) -> Result<M::Answer, TypedError> {
         answered::<M, M::Answer>(&self.handle.query_stale(encode::<M, M::Query>(query)).await?)
+    }
+}
+
+/// A [`Session`] whose commands are those of a [`Typed`] machine.
+pub struct TypedSession<M, E = Handle> {
+    session: Session<E>,
+    machine: PhantomData<fn() -> M>,
+}
+
+impl<M: Machine, E: Endpoint> TypedSession<M, E> {
+    /// Of a group that replicates a [`Typed`] `M`.
+    #[must_use]
+    pub fn new(session: Session<E>) -> TypedSession<M, E> {
+        TypedSession { session, machine: PhantomData }
+    }
+
+    /// The session for all that has no types of its own.
+    #[must_use]
+    pub fn untyped(&self) -> &Session<E> {
+        &self.session
+    }
+
+    /// Orders a command and executes it, once; see [`Session::execute`].
+    ///
+    /// # Errors
+    /// See [`TypedError`].
+    pub async fn execute(&self, command: &M::Command) -> Result<M::Reply, TypedError> {
+        answered::<M, M::Reply>(&self.session.execute(encode::<M, M::Command>(command)).await?)
+    }
+}
+
+impl<M, E> Clone for TypedSession<M, E> {
+    fn clone(&self) -> TypedSession<M, E> {
+        TypedSession { session: self.session.clone(), machine: PhantomData }
+    }
+}
+
+impl<M, E: fmt::Debug> fmt::Debug for TypedSession<M, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TypedSession").field(&self.session).finish()
     }
 }
 
