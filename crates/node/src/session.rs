@@ -23,10 +23,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Where a [`Session`] sends its commands: a replica in this process, whose [`Handle`] is an endpoint, or a way of your
 /// own to replicas elsewhere.
 ///
-/// An endpoint sends a request once; the session sends it again, and then the endpoint may choose another replica, since
-/// all of them know the session. It returns what the replica returned, but where that replica cannot answer and another
-/// one may: [`RequestError::TakesNoPart`] becomes [`RequestError::NoLeader`], as does a request that was certainly not
-/// sent; [`RequestError::Stopping`] becomes [`RequestError::Timeout`], as does a request whose answer does not come.
+/// An endpoint sends a request once; the session sends it again, and then the endpoint may choose another replica,
+/// since all of them know the session. It returns what the replica returned, but where that replica cannot answer and
+/// another one may: [`RequestError::TakesNoPart`] becomes [`RequestError::NoLeader`], and so does a request that was
+/// certainly not sent; [`RequestError::Stopping`] becomes [`RequestError::Timeout`], and so does a request whose answer
+/// does not come.
 pub trait Endpoint: Send + Sync {
     /// Opens a session; see [`Handle::open_session`].
     fn open_session(&self) -> impl Future<Output = Result<SessionId, RequestError>> + Send;
@@ -63,8 +64,8 @@ impl Endpoint for Handle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// The group closed the session before the command was answered: it may have been executed, once, and nobody can tell
-    /// any more. It is not sent again. The next command opens the session again.
+    /// The group closed the session before the command was answered: it may have been executed, once, and nobody can
+    /// tell any more. It is not sent again. The next command opens the session again.
     #[error("the session has expired, and whether the command was executed can no longer be told")]
     Expired,
     /// The command failed for good, or the time in which it is sent again was over.
@@ -92,16 +93,16 @@ impl SessionError {
 /// A session with the state machine, whose commands are executed exactly once if they are answered, and at most once
 /// otherwise.
 ///
-/// The session numbers its commands, and sends one that gets no answer again under its number, so that nobody has to ask
-/// whether it was executed ([`RequestError::may_have_executed`]). Several commands may be outstanding, and these are
-/// executed in any order. The lowest number that is outstanding goes with each command, and the group keeps the replies
-/// from there on ([`SessionLimits`]).
+/// The session numbers its commands, and sends one that gets no answer again under its number, so that nobody has to
+/// ask whether it was executed ([`RequestError::may_have_executed`]). Several commands may be outstanding, and these
+/// are executed in any order. The lowest number that is outstanding goes with each command, and the group keeps the
+/// replies from there on ([`SessionLimits`]).
 ///
 /// The group closes sessions that are idle for too long ([`SessionLimits::idle_max`]), and the idlest one where there
 /// are too many. So a session that has been idle for half of that time is opened again, under another number
 /// ([`Session::id`]), before its next command is sent. If the group closes it all the same, the commands that are
-/// outstanding fail with [`SessionError::Expired`]: for them, and for no others, it can no longer be told whether they were
-/// executed.
+/// outstanding fail with [`SessionError::Expired`]: for them, and for no others, it can no longer be told whether they
+/// were executed.
 ///
 /// Clones are the same session. The future of a command may be dropped at any time, and the command be executed all the
 /// same, at most once.
@@ -145,9 +146,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<E: Endpoint> Session<E> {
     /// Opens a session, which is itself a command in the replicated log. At most `outstanding_max` of its commands are
-    /// outstanding at a time, and further ones wait; the group bounds them as well ([`SessionLimits::outstanding_max`]).
-    /// After `retry_for` a command that has failed is not sent again. Each attempt takes the time that the endpoint gives
-    /// it, with a [`Handle`] at most the request time-out.
+    /// outstanding at a time, and further ones wait; the group bounds them as well
+    /// ([`SessionLimits::outstanding_max`]). After `retry_for` a command that has failed is not sent again. Each
+    /// attempt takes the time that the endpoint gives it, with a [`Handle`] at most the request time-out.
     ///
     /// # Errors
     /// [`SessionError::Request`].

@@ -77,7 +77,8 @@
 //! | --- | --- |
 //! | `counter` | three replicas in one process ([`LocalGroup`]), one of which is lost |
 //! | `typed` | commands, queries and replies of your own types ([`Typed`]) |
-//! | `sessions` | a command that timed out is sent again, and executed once |
+//! | `sessions` | a command that timed out is sent again, and executed once ([`Session`]) |
+//! | `remote` | clients elsewhere: an RPC of your own, and a session across it ([`Endpoint`]) |
 //! | `processes` | three processes from a configuration file; a fourth one joins and replaces a member |
 //! | `protocols` | the protocol is chosen, and changed while the group works |
 //! | `metrics` | what a replica counts, in a registry of Prometheus metrics |
