@@ -244,7 +244,8 @@ impl<E: Endpoint> Shared<E> {
             return Ok(present);
         }
         let opened = Arc::new(open(&self.endpoint, self.retry_for).await?);
-        tracing::debug!(before = %present.id, now = %opened.id, "a session is opened again");
+        // Without its number: with that anybody could execute commands in it.
+        tracing::debug!("a session is opened again");
         *lock(&self.present) = Arc::clone(&opened);
         Ok(opened)
     }

@@ -13,9 +13,10 @@ pub enum RequestError {
     /// change was sent to an earlier leader as well, it may still be made.)
     #[error("too few of those who would vote answer the leader")]
     Unhealthy,
-    /// This replica heard of no leader for three fifths of the request time-out: too few replicas run, or
-    /// they do not reach each other. The command was not executed.
-    #[error("no leader")]
+    /// This replica heard of no leader for three fifths of the request time-out: too few replicas run, they do not
+    /// reach each other, or the group is new and a member has not been met yet (`NodeStatus::waits_for`). The command
+    /// was not executed.
+    #[error("no leader: too few replicas run or reach each other, or a new group still waits for a member")]
     NoLeader,
     /// This replica takes no part in the group ([`crate::Others::StayAway`]); others do. The command was not executed.
     #[error("this replica takes no part in the group")]

@@ -104,7 +104,23 @@
 //!   numbers them itself has [`Handle::open_session`] and [`Handle::execute_in_session`].
 //! - A query through [`Handle::query`] sees everything that was answered before it was asked. One through
 //!   [`Handle::query_stale`] sees some earlier state, and needs no other replica.
-//! - While a majority can talk to each other, commands are answered. With no majority nothing is, and nothing breaks.
+//! - While a majority can talk to each other, commands are answered. With no majority nothing is, and nothing breaks. A
+//!   new group is an exception, see below.
+//!
+//! # The first start
+//!
+//! **A new group waits for all its members.** A replica votes once it has met all others, so that members which know
+//! nothing of what was decided cannot be a majority. Until then requests fail with [`RequestError::NoLeader`];
+//! [`NodeStatus::waits_for`] names the members that a replica has not met, and [`NodeStatus::peers`] says what is in
+//! the way of each. Once all have met, a majority is enough, at every start. With [`Config::begin_without_all`] a
+//! replica does not wait for a member that cannot come.
+//!
+//! # What it logs
+//!
+//! The library logs by the crate `tracing`: for whom a new group waits, changes of the leader and of the group, peers
+//! that are refused, a disk that fails. A program without a subscriber sees none of it. The crate `tracing-subscriber`
+//! writes it to standard output if `main` begins with `tracing_subscriber::fmt().init()`; the targets are the crates'
+//! names, as `synod_node` and `synod_transport`.
 //!
 //! # What a state machine must keep to
 //!
