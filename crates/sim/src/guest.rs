@@ -5,7 +5,7 @@
 //! twice, and change members and protocols meanwhile. After every burst of commands your invariants are checked at each
 //! replica; its replies and its digest are compared with those of a replica that nothing happens to, so code that is
 //! not deterministic, forgets a part of its snapshot or restores it wrongly is found out. At the end you see what all
-//! clients were answered.
+//! clients were answered. Clients also read at any replica, if the guest has queries.
 //!
 //! ```
 //! use std::io;
@@ -92,6 +92,26 @@ pub trait Guest: Debug + 'static {
     /// The next command of a client. All that is random about it comes from `rng`, so that a seed repeats it.
     fn command(&self, rng: &mut Rng) -> Bytes;
 
+    /// What a client asks in between, at any replica, if it asks: the answer must be that of the reference at a slot
+    /// after which everything is executed that was acknowledged, or seen by another read, before this one began. With
+    /// `None`, the default, nobody asks, and nothing is known of [`StateMachine::query`].
+    fn query(&self, rng: &mut Rng) -> Option<Bytes> {
+        let _ = rng;
+        None
+    }
+
+    /// The whole state of a machine, as replicas and the reference compare it: equal states give equal texts, and what
+    /// is left out here may differ. The default is how the machine is shown for debugging. One that contains a randomly
+    /// hashed map, or what is a replica's own, such as a cache, has another text.
+    fn state(&self, machine: &Self::Machine) -> String {
+        format!("{machine:?}")
+    }
+
+    /// The text of a command, for traces. The default shows text as it is, and other bytes with escapes.
+    fn describe(&self, command: &Bytes) -> String {
+        text_of(command)
+    }
+
     /// How often each replica [looks](Guest::look) at its own state machine; it never does without it.
     fn looks_each(&self) -> Option<Duration> {
         None
@@ -128,8 +148,9 @@ pub trait Guest: Debug + 'static {
         self.check(machine)
     }
 
-    /// What must hold at the end, when all replicas have the same state: of that, and of what the clients were told, in
-    /// the order in which they asked.
+    /// What must hold at the end of the state and of what the clients were told, in the order in which they asked. It is
+    /// asked of the reference, which executes every slot once and restores nothing, and of each replica that has
+    /// executed all commands.
     ///
     /// # Errors
     /// What does not hold, for people.
@@ -196,6 +217,9 @@ impl<M: StateMachine + Debug> AnyMachine for M {
 pub(crate) trait AnyGuest: Debug {
     fn machine(&self) -> Box<dyn AnyMachine>;
     fn command(&self, rng: &mut Rng) -> Bytes;
+    fn query(&self, rng: &mut Rng) -> Option<Bytes>;
+    fn state(&self, machine: &dyn AnyMachine) -> String;
+    fn describe(&self, command: &Bytes) -> String;
     fn looks_each(&self) -> Option<Duration>;
     fn look(&self, machine: &dyn AnyMachine, place: &Place) -> Option<Bytes>;
     fn looked(&self, machine: &dyn AnyMachine, place: &Place, reply: Option<Bytes>);
@@ -210,6 +234,18 @@ impl<G: Guest> AnyGuest for G {
 
     fn command(&self, rng: &mut Rng) -> Bytes {
         Guest::command(self, rng)
+    }
+
+    fn query(&self, rng: &mut Rng) -> Option<Bytes> {
+        Guest::query(self, rng)
+    }
+
+    fn state(&self, machine: &dyn AnyMachine) -> String {
+        Guest::state(self, own::<G>(machine))
+    }
+
+    fn describe(&self, command: &Bytes) -> String {
+        Guest::describe(self, command)
     }
 
     fn looks_each(&self) -> Option<Duration> {
@@ -237,8 +273,16 @@ fn own<G: Guest>(machine: &dyn AnyMachine) -> &G::Machine {
     machine.as_any().downcast_ref().expect("the guest made this machine")
 }
 
-/// Leads the payload of a command for the guest; no command of the store begins so. A number follows that no other
-/// command has, then the command.
+/// Bytes for people: text as it is, and other bytes with escapes.
+pub(crate) fn text_of(bytes: &Bytes) -> String {
+    match str::from_utf8(bytes) {
+        Ok(text) if !text.is_empty() && !text.contains(char::is_control) => text.to_owned(),
+        _ => format!("{bytes:?}"),
+    }
+}
+
+/// Leads the payload of a command or a query for the guest; none of the store begins so. In a command a number follows
+/// that no other command has, then the command.
 const GUEST: u8 = 0;
 const NUMBER_BYTES: usize = 8;
 
@@ -257,6 +301,39 @@ pub(crate) fn command_in(payload: &Bytes) -> Option<Bytes> {
     is_guest.then(|| payload.slice(1 + NUMBER_BYTES..))
 }
 
+/// The payload of a guest's query.
+pub(crate) fn query_payload(query: &[u8]) -> Bytes {
+    [&[GUEST][..], query].concat().into()
+}
+
+/// The query in the payload of a guest's query.
+fn query_in(payload: &Bytes) -> Option<Bytes> {
+    (payload.first() == Some(&GUEST)).then(|| payload.slice(1..))
+}
+
+/// What a guest's machine was given.
+#[derive(Clone, Debug)]
+pub(crate) enum Input {
+    Command(Bytes, Context),
+    Clock(SessionId, Context),
+}
+
+impl Input {
+    /// The slot; of merged groups, the batch of the common order.
+    pub(crate) fn at(&self) -> u64 {
+        let (Input::Command(_, context) | Input::Clock(_, context)) = self;
+        context.slot.0
+    }
+
+    /// Gives the same to another machine.
+    pub(crate) fn give(&self, machine: &mut dyn AnyMachine) {
+        match self {
+            Input::Command(command, context) => _ = machine.apply(command, context),
+            Input::Clock(mover, context) => machine.clock_moved(context, *mover),
+        }
+    }
+}
+
 /// The state machine of the simulated replicas: the store, and beside it the one of a guest if there is one.
 #[derive(Debug)]
 pub(crate) struct Hosting {
@@ -266,17 +343,20 @@ pub(crate) struct Hosting {
     ended: RefCell<Vec<(i64, i64)>>,
     /// What the store goes through, if somebody wants to know.
     journal: Option<Box<RefCell<Journal>>>,
+    /// What the guest's machine was given since it was last taken, at the reference.
+    inputs: Option<RefCell<Vec<Input>>>,
 }
 
 impl Hosting {
-    pub(crate) fn new(guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
-        Hosting::of(KvStore::new(), guest)
+    /// That of the reference, which keeps what the guest's machine is given.
+    pub(crate) fn of_reference(guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
+        Hosting { inputs: guest.map(|_| RefCell::default()), ..Hosting::of(KvStore::new(), guest) }
     }
 
-    /// The same with a store that is still in its initial state.
+    /// That of a replica, with a store that is still in its initial state.
     pub(crate) fn of(store: KvStore, guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
         let guest = guest.map(|guest| guest.machine());
-        Hosting { store, guest, ended: RefCell::default(), journal: None }
+        Hosting { store, guest, ended: RefCell::default(), journal: None, inputs: None }
     }
 
     /// The same, which keeps a journal of the store.
@@ -298,6 +378,11 @@ impl Hosting {
         self.ended.take()
     }
 
+    /// What the guest's machine was given since the last call.
+    pub(crate) fn take_inputs(&self) -> Vec<Input> {
+        self.inputs.as_ref().map(RefCell::take).unwrap_or_default()
+    }
+
     fn leases(&self) -> Vec<i64> {
         if self.store.waits_for().is_none() {
             return Vec::new();
@@ -317,7 +402,13 @@ impl Hosting {
 impl StateMachine for Hosting {
     fn apply(&mut self, command: &Bytes, context: &Context) -> Bytes {
         match (&mut self.guest, command_in(command)) {
-            (Some(guest), Some(command)) => guest.apply(&command, context),
+            (Some(guest), Some(command)) => {
+                let reply = guest.apply(&command, context);
+                if let Some(inputs) = &mut self.inputs {
+                    inputs.get_mut().push(Input::Command(command, *context));
+                }
+                reply
+            }
             _ => {
                 let reply = self.store.apply(command, context);
                 if let Some(journal) = &mut self.journal {
@@ -331,6 +422,9 @@ impl StateMachine for Hosting {
     fn clock_moved(&mut self, context: &Context, mover: SessionId) {
         if let Some(guest) = &mut self.guest {
             guest.clock_moved(context, mover);
+            if let Some(inputs) = &mut self.inputs {
+                inputs.get_mut().push(Input::Clock(mover, *context));
+            }
         }
         let before = self.leases();
         StateMachine::clock_moved(&mut self.store, context, mover);
@@ -351,11 +445,17 @@ impl StateMachine for Hosting {
     }
 
     fn query(&self, query: &Bytes) -> Bytes {
-        StateMachine::query(&self.store, query)
+        match (&self.guest, query_in(query)) {
+            (Some(guest), Some(query)) => guest.query(&query),
+            _ => StateMachine::query(&self.store, query),
+        }
     }
 
     fn answer(&self, query: &Bytes) -> Answer {
-        self.store.answer(query)
+        match (&self.guest, query_in(query)) {
+            (Some(guest), Some(query)) => guest.answer(&query),
+            _ => self.store.answer(query),
+        }
     }
 
     fn freeze(&self) -> Box<dyn Frozen> {

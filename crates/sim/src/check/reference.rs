@@ -6,6 +6,7 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    rc::Rc,
     time::Duration,
 };
 
@@ -15,15 +16,18 @@ use synod_replica::{Executor, Group, Outcome};
 use synod_wire::{Ballots, Batch, Command, CommandKind, Epoch, SessionId, Slot};
 
 use super::{
-    invariant::{Checked, Invariant, demand},
+    guest::{Answered, GuestReference},
+    invariant::{Checked, Invariant, Violation, demand},
     journal::Journal,
 };
-use crate::guest::Hosting;
+use crate::guest::{AnyGuest, Hosting};
 
 /// The reference: one log, and one state.
 #[derive(Debug)]
 pub struct Reference {
     executor: Executor<Hosting>,
+    /// What is demanded of a guest's machine, if there is one.
+    guest: Option<GuestReference>,
     /// The batch of slot 1, 2, and so on, with the epoch and the protocol that decided it.
     log: Vec<(Batch, Epoch, ProtocolKind)>,
     /// The outcomes of the commands of each slot.
@@ -44,9 +48,11 @@ pub struct Reference {
 impl Reference {
     /// The empty log, for a state machine in its initial state.
     #[must_use]
-    pub(crate) fn new(group: Group, machine: Hosting) -> Reference {
+    pub(crate) fn new(group: Group, machine: Hosting, guest: Option<&Rc<dyn AnyGuest>>) -> Reference {
+        let guest = guest.map(|guest| GuestReference::new(Rc::clone(guest), &machine));
         Reference {
             executor: Executor::new(machine, group),
+            guest,
             log: Vec::new(),
             outcomes: Vec::new(),
             digests: Vec::new(),
@@ -159,6 +165,9 @@ impl Reference {
         self.log.push((batch.clone(), epoch, protocol));
         self.outcomes.push(outcomes);
         self.digests.push(self.executor.digest());
+        if let Some(guest) = &mut self.guest {
+            guest.executed(self.executor.machine());
+        }
         Ok(())
     }
 
@@ -207,14 +216,42 @@ impl Reference {
         )
     }
 
-    /// A replica's state has this digest after a slot.
-    pub fn state(&self, who: impl std::fmt::Display, slot: Slot, digest: u64) -> Checked {
+    /// A replica's state is that of the reference after the same slot: the whole state of a guest's machine, and the
+    /// digest of everything.
+    pub(crate) fn state(&self, who: impl std::fmt::Display, replica: &Executor<Hosting>) -> Checked {
+        let slot = replica.applied();
+        if let Some(guest) = &self.guest {
+            guest.has_state_of(&who, slot.0, replica.machine())?;
+        }
         if slot == Slot::ZERO {
             return Ok(());
         }
-        demand(self.digests.get(index_of(slot)) == Some(&digest), Invariant::SameState, || {
+        demand(self.digests.get(index_of(slot)) == Some(&replica.digest()), Invariant::SameState, || {
             format!("{who} has another state after slot {slot} than the reference")
         })
+    }
+
+    /// The first slot in which a command of a session was executed.
+    #[must_use]
+    pub fn executed_in(&self, session: SessionId, sequence: u64) -> Option<Slot> {
+        self.executed.get(&(session, sequence)).map(|(slot, _)| *slot)
+    }
+
+    /// A replica has answered a query of a guest's client. Returns the first slot after which the reference gives the
+    /// same answer.
+    pub(crate) fn answers(
+        &mut self,
+        who: impl std::fmt::Display,
+        read: &Answered<'_>,
+    ) -> Result<Slot, Violation> {
+        let guest = self.guest.as_mut().expect("its client asked");
+        guest.answers(&who, read).map(Slot)
+    }
+
+    /// The last slot with a command for a guest's machine.
+    #[must_use]
+    pub fn last_for_guest(&self) -> Slot {
+        Slot(self.guest.as_ref().map_or(0, GuestReference::last_command))
     }
 
     /// If a command with this payload was executed: its place among all commands, and its reply.

@@ -10,8 +10,9 @@ use bytes::Bytes;
 use synod_replica::{Executor, Group, Outcome, Place, Point, Take};
 use synod_wire::{Ballots, Batch, CommandKind, GroupId, ReplicaId, Slot};
 
+use super::machine::id;
 use crate::{
-    check::{Checked, Invariant, Journal, LeaseAct, Violation, demand},
+    check::{Answered, Checked, GuestReference, Invariant, Journal, LeaseAct, Violation, demand},
     guest::{AnyGuest, Hosting},
 };
 
@@ -24,6 +25,8 @@ pub(super) struct Order {
     order: Vec<(GroupId, Slot)>,
     /// The same code as at the replicas, but run once, without restarts, snapshots or gaps.
     executor: Executor<Hosting>,
+    /// What is demanded of a guest's machine, if there is one.
+    guest: Option<GuestReference>,
     /// The digest of the state after each batch of the order, the initial state first.
     digests: Vec<u64>,
     /// For each payload of a command the place of its first execution among all commands, and the reply.
@@ -94,7 +97,8 @@ impl Order {
     pub fn new(groups: Vec<Group>, take: Take, guest: Option<&Rc<dyn AnyGuest>>, journal: bool) -> Order {
         let log = || Log { places: vec![Place::default()], ..Log::default() };
         let logs = groups.iter().map(|_| log()).collect();
-        let machine = Hosting::new(guest);
+        let machine = Hosting::of_reference(guest);
+        let guest = guest.map(|guest| GuestReference::new(Rc::clone(guest), &machine));
         let machine = if journal { machine.with_journal() } else { machine };
         let executor = Executor::merged(machine, groups, take);
         let digests = vec![executor.digest()];
@@ -103,6 +107,7 @@ impl Order {
             logs,
             order: Vec::new(),
             executor,
+            guest,
             digests,
             replies: BTreeMap::new(),
             commands: 0,
@@ -247,6 +252,9 @@ impl Order {
         }
         log.executed = through + 1;
         self.digests.push(self.executor.digest());
+        if let Some(guest) = &mut self.guest {
+            guest.executed(self.executor.machine());
+        }
         if let Some(journal) = self.executor.machine().journal() {
             let acts = journal.borrow_mut().take_acts();
             let acts =
@@ -284,12 +292,28 @@ impl Order {
         })
     }
 
-    /// A replica's state after so many batches has this digest.
-    pub fn state(&self, who: usize, order: u64, digest: u64) -> Checked {
+    /// A node's state is that of the reference after as many batches: the whole state of a guest's machine, and the
+    /// digest of everything.
+    pub fn state(&self, who: usize, node: &Executor<Hosting>) -> Checked {
+        let order = node.cut().order;
+        if let Some(guest) = &self.guest {
+            guest.has_state_of(&id(who), order, node.machine())?;
+        }
         let known = self.digests.get(usize::try_from(order).expect("a short log"));
-        demand(known == Some(&digest), Invariant::SameState, || {
+        demand(known == Some(&node.digest()), Invariant::SameState, || {
             format!("r{} has another state after batch {order} than the reference", who + 1)
         })
+    }
+
+    /// A node has answered a query of a guest's client. Returns the first batch after which the reference gives the
+    /// same answer.
+    pub fn answers(&mut self, who: usize, read: &Answered<'_>) -> Result<u64, Violation> {
+        self.guest.as_mut().expect("its client asked").answers(&id(who), read)
+    }
+
+    /// The last batch with a command for a guest's machine.
+    pub fn last_for_guest(&self) -> u64 {
+        self.guest.as_ref().map_or(0, GuestReference::last_command)
     }
 
     /// If a command with this payload was executed: its place among all commands, and its reply.

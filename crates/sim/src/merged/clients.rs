@@ -40,7 +40,22 @@ pub(super) struct Ask {
 enum Kind {
     Command,
     Read,
+    /// Of a guest's client, which does not wait for it.
+    GuestRead,
     OpenSession,
+}
+
+impl Ask {
+    /// A read of a guest's client, which has this number.
+    pub fn of_guest(read: usize, payload: Bytes) -> Ask {
+        let (attempt, group) = (NO_ATTEMPT, GroupId::FIRST);
+        Ask { client: read, attempt, group, session: None, kind: Kind::GuestRead, payload }
+    }
+
+    /// The number of a read of a guest's client.
+    pub fn guest_read(&self) -> Option<usize> {
+        (self.kind == Kind::GuestRead).then_some(self.client)
+    }
 }
 
 /// What a client hears.
@@ -298,7 +313,7 @@ impl World {
         };
         let (group, session, payload) = (ask.group, ask.session, ask.payload.clone());
         let kind = match ask.kind {
-            Kind::Read => {
+            Kind::Read | Kind::GuestRead => {
                 life.reads.query(ask);
                 return self.end_burst(of);
             }
@@ -311,6 +326,9 @@ impl World {
     }
 
     pub(super) fn respond(&mut self, ask: &Ask, response: Response) {
+        if ask.guest_read().is_some() {
+            return; // It failed, and nobody asks again.
+        }
         let travels = between(&mut self.clients.rng, TRAVELS.0, TRAVELS.1);
         let Ask { client, attempt, .. } = *ask;
         self.queue.push(self.now + travels, Happening::Heard(Heard { client, attempt, response }));

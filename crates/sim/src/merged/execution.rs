@@ -50,7 +50,7 @@ impl World {
                 }
                 Job::Read { slots, reads } => {
                     life.waiting.push((slots, reads));
-                    if !self.answer_reads(of) {
+                    if !self.answer_reads(of)? {
                         self.counts.see(Situation::ReadWaitsForSkip);
                     }
                 }
@@ -72,13 +72,13 @@ impl World {
             let awaited =
                 |replies: &Replies, at| at % 2 == 0 || replies.iter().any(|(place, _)| *place == at);
             let Some((group, slot, replies, outcomes)) = life.merged.execute(awaited) else { break };
-            let (order, digest) = (life.merged.executor().cut().order, life.merged.executor().digest());
+            let order = life.merged.executor().cut().order;
             self.line(of, || format!("executes slot {slot} of {group}, through batch {order}"));
             if of >= self.plan.nodes {
                 self.counts.see(Situation::Joins);
             }
             self.order.executed(of, (group, slot), order, &outcomes)?;
-            self.order.state(of, order, digest)?;
+            self.check_state(of)?;
             self.check_leases(of, order)?;
             for (place, waiter) in replies {
                 let response = match &outcomes[place] {
@@ -90,14 +90,14 @@ impl World {
                     (Waiter::Client(ask), _) => self.respond(&ask, response),
                     (Waiter::Keeper, Outcome::Reply(reply)) => self.kept(of, Some(reply)),
                     (Waiter::Keeper, _) => self.kept(of, None),
-                    (Waiter::Guest(at), Outcome::Reply(reply)) => self.guest_told(at, reply.clone()),
+                    (Waiter::Guest(at), Outcome::Reply(reply)) => self.guest_told(at, order, reply.clone()),
                     (Waiter::Operator | Waiter::Guest(_), _) => {}
                 }
             }
             self.check_compaction(of)?;
             self.check_guest(of)?;
         }
-        self.answer_reads(of);
+        self.answer_reads(of)?;
         let waits_for = self.machines[of].life.as_ref().and_then(|life| life.merged.waits_for());
         if waits_for.is_some_and(|group| self.leader_of(group).is_none()) {
             self.counts.see(Situation::LeaderlessGroup);
@@ -115,9 +115,15 @@ impl World {
         }
     }
 
+    /// Compares a node's state with the reference.
+    pub(super) fn check_state(&self, of: usize) -> Checked {
+        let Some(life) = &self.machines[of].life else { return Ok(()) };
+        self.order.state(of, life.merged.executor())
+    }
+
     /// Answers the reads that have waited for what is executed now; whether none is left.
-    fn answer_reads(&mut self, of: usize) -> bool {
-        let Some(life) = &mut self.machines[of].life else { return true };
+    fn answer_reads(&mut self, of: usize) -> Result<bool, Violation> {
+        let Some(life) = &mut self.machines[of].life else { return Ok(true) };
         let applied = life.merged.executor().cut().slots;
         let reached = |slots: &[Slot]| slots.iter().zip(&applied).all(|(slot, applied)| slot <= applied);
         let ready: Vec<_> = life.waiting.extract_if(.., |(slots, _)| reached(slots)).collect();
@@ -125,9 +131,12 @@ impl World {
         let asks = ready.into_iter().flat_map(|(_, asks)| asks);
         let answers: Vec<_> = asks.map(|ask| (executor.query(&ask.payload), ask)).collect();
         for (answer, ask) in answers {
-            self.respond(&ask, Response::Reply(answer));
+            match ask.guest_read() {
+                Some(read) => self.guest_read(of, read, &answer)?,
+                None => self.respond(&ask, Response::Reply(answer)),
+            }
         }
-        none_left
+        Ok(none_left)
     }
 
     /// The replicas are told how far they are executed.
@@ -260,7 +269,7 @@ impl World {
             detail: format!("r{} cannot install slot {} of {group}: {error}", of + 1, info.slot),
         })?;
         life.snapshots.files.installed(group, info.slot);
-        let (after, digest) = (life.merged.executor().cut(), life.merged.executor().digest());
+        let after = life.merged.executor().cut();
         if after.order > before.order {
             life.service.iter_mut().for_each(|service| service.installed += 1);
         }
@@ -292,7 +301,7 @@ impl World {
         demand(after.order >= before.order, Invariant::Monotone, || {
             format!("r{} goes back from batch {} to batch {}", of + 1, before.order, after.order)
         })?;
-        self.order.state(of, after.order, digest)?;
+        self.check_state(of)?;
         self.check_compaction(of)?;
         self.check_guest(of)?;
         gone.into_iter().for_each(|replies| self.give_up(of, replies));

@@ -1,5 +1,5 @@
-//! The clients of a guest's state machine: they send commands to any node, of any group that clients use, wait for no
-//! answer before the next one, and ask for nothing twice.
+//! The clients of a guest's state machine: they send commands to any node, of any group that clients use, and read at any
+//! node. They wait for no answer before the next question, and ask for nothing twice.
 
 use std::{rc::Rc, time::Duration};
 
@@ -8,16 +8,22 @@ use fastrand::Rng;
 use synod_replica::Event;
 use synod_wire::{CommandKind, GroupId};
 
-use super::{Happening, World, machine::Waiter};
+use super::{
+    Happening, World,
+    clients::Ask,
+    machine::{Waiter, id},
+};
 use crate::{
-    check::{Checked, Invariant, Violation, demand},
+    check::{Answered, Checked, Invariant, Violation, demand},
     clock::Moment,
-    guest::{AnyGuest, AnyMachine, InTime, Told, payload},
+    guest::{AnyGuest, AnyMachine, InTime, Told, payload, query_payload, text_of},
     network::between,
 };
 
 /// Commands of a run.
 const COMMANDS_MAX: usize = 300;
+/// One of so many questions is a read, if the guest has queries.
+const READ_EVERY: u8 = 4;
 const THINK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
 /// What a guest's clients have asked for.
@@ -25,13 +31,34 @@ const THINK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mi
 pub(super) struct Guests {
     pub guest: Rc<dyn AnyGuest>,
     history: Vec<Told>,
+    /// What was read, each with the batch through which the answer has to reflect everything.
+    reads: Vec<(Bytes, u64)>,
+    /// Reads that were answered.
+    pub read: usize,
+    /// The last batch of which a client knows that its commands are executed.
+    known: u64,
     rng: Rng,
+    /// What clients read is drawn apart, so that they send the same commands as without.
+    readers: Rng,
 }
 
 impl Guests {
     pub fn new(guest: Rc<dyn AnyGuest>, seed: u64) -> Guests {
         // Not from the same source as the rest, which is as it was without a guest.
-        Guests { guest, history: Vec::new(), rng: Rng::with_seed(seed ^ 0x9_0e57) }
+        Guests {
+            guest,
+            history: Vec::new(),
+            reads: Vec::new(),
+            read: 0,
+            known: 0,
+            rng: Rng::with_seed(seed ^ 0x9_0e57),
+            readers: Rng::with_seed(seed ^ 0x4e_ad_e4),
+        }
+    }
+
+    /// Whether a client reads next, and what.
+    fn draw_query(&mut self) -> Option<Bytes> {
+        if self.readers.u8(0..READ_EVERY) > 0 { None } else { self.guest.query(&mut self.readers) }
     }
 }
 
@@ -42,7 +69,7 @@ impl World {
         self.queue.push(self.now + wait, Happening::GuestThinks);
     }
 
-    /// A client of the guest sends a command.
+    /// A client of the guest sends a command, or reads.
     pub(super) fn guest_thinks(&mut self) -> Checked {
         let request = self.next_request();
         let Some(guests) = &mut self.guests else { return Ok(()) };
@@ -51,9 +78,20 @@ impl World {
         }
         let of = guests.rng.usize(0..self.machines.len());
         let group = GroupId(self.plan.busy[guests.rng.usize(0..self.plan.busy.len())]);
-        if let Some(life) = &mut self.machines[of].life {
+        if let Some(life) = &mut self.machines[of].life
+            && let Some(query) = guests.draw_query()
+        {
+            let (read, payload) = (guests.reads.len(), query_payload(&query));
+            self.trace.line(self.now, || format!("g    → r{} read {}", of + 1, text_of(&query)));
+            guests.reads.push((query, guests.known));
+            life.reads.query(Ask::of_guest(read, payload));
+            self.end_burst(of)?;
+        } else if let Some(life) = &mut self.machines[of].life {
             let (at, command) = (guests.history.len(), guests.guest.command(&mut guests.rng));
             let payload = payload(at as u64, &command);
+            self.trace.line(self.now, || {
+                format!("g    → r{} {group} command {at}: {}", of + 1, guests.guest.describe(&command))
+            });
             // It is the only one that ever asks for this.
             let told = Told { client: at, command, asked_at: self.clients.stamp(), answer: None };
             guests.history.push(told);
@@ -69,12 +107,26 @@ impl World {
         Ok(())
     }
 
-    /// A command of the guest was executed.
-    pub(super) fn guest_told(&mut self, at: usize, reply: Bytes) {
+    /// A command of the guest was executed, in this batch of the common order.
+    pub(super) fn guest_told(&mut self, at: usize, order: u64, reply: Bytes) {
         let stamp = self.clients.stamp();
+        self.trace.line(self.now, || format!("g    hears of command {at}: {}", text_of(&reply)));
         if let Some(guests) = &mut self.guests {
             guests.history[at].answer = Some((stamp, reply));
+            guests.known = guests.known.max(order);
         }
+    }
+
+    /// A node has answered a read of the guest's clients.
+    pub(super) fn guest_read(&mut self, of: usize, read: usize, answer: &Bytes) -> Checked {
+        let Some(guests) = &mut self.guests else { return Ok(()) };
+        self.trace.line(self.now, || format!("g    hears {}", text_of(answer)));
+        let (query, from) = &guests.reads[read];
+        let answered = Answered { query, answer, from: *from, through: self.order.len() };
+        let seen = self.order.answers(of, &answered)?;
+        guests.known = guests.known.max(seen);
+        guests.read += 1;
+        Ok(())
     }
 
     /// What the guest says of a node's state.
@@ -88,13 +140,28 @@ impl World {
         })
     }
 
-    /// What the guest says of the end.
+    /// What the guest says of the end, at the reference and at each node that has executed all its commands.
     pub(super) fn check_guest_history(&self) -> Checked {
         let Some(guests) = &self.guests else { return Ok(()) };
         let answered = guests.history.iter().any(|told| told.answer.is_some());
         demand(answered, Invariant::Liveness, || "no command of the guest was answered".to_owned())?;
-        let checked = guests.guest.check_history(hosted(self.order.machine().guest()), &guests.history);
-        checked.map_err(|detail| Violation { invariant: Invariant::Guest, detail })
+        let check = |who: &str, machine: Option<&dyn AnyMachine>| {
+            guests.guest.check_history(hosted(machine), &guests.history).map_err(|why| Violation {
+                invariant: Invariant::Guest,
+                detail: format!("at the end, by the state of {who}: {why}"),
+            })
+        };
+        check("the reference", self.order.machine().guest())?;
+        let last = self.order.last_for_guest();
+        for (of, machine) in self.machines.iter().enumerate() {
+            // A node that has left may lack something.
+            let executor = machine.life.as_ref().map(|life| life.merged.executor());
+            if let Some(executor) = executor.filter(|executor| executor.cut().order >= last) {
+                self.check_state(of)?;
+                check(&id(of).to_string(), executor.machine().guest())?;
+            }
+        }
+        Ok(())
     }
 }
 

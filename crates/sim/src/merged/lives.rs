@@ -142,7 +142,7 @@ impl World {
                 self.counts.see(Situation::RestartFromSeveral);
             }
         }
-        self.order.state(of, executor.cut().order, executor.digest())?;
+        self.order.state(of, &executor)?;
         let at = executor.cut();
         let is_removed =
             |group| at.slots.iter().any(|slot| *slot > Slot::ZERO) && !self.order.has_member(group, id(of));

@@ -194,6 +194,8 @@ pub struct MergedOutcome {
     pub unanswered: usize,
     /// How long after the end of all faults every node had executed everything.
     pub recovery: Duration,
+    /// Reads of a guest's clients that were answered.
+    pub reads: usize,
     /// Equal for equal runs.
     pub fingerprint: u64,
     /// The search for a linearization was given up.
@@ -235,7 +237,8 @@ pub fn run(plan: &MergedPlan) -> Result<MergedOutcome, Box<MergedFailure>> {
 }
 
 /// Runs a plan with a state machine of your own beside the store: see [`guest`](crate::guest). Its clients send each
-/// command once, in no session, and replicas do not [look](Guest::look) at it.
+/// command once, in no session, and replicas do not [look](Guest::look) at it. Reads are answered by
+/// [`StateMachine::query`](synod_replica::StateMachine::query).
 ///
 /// # Errors
 /// What was violated.
@@ -355,6 +358,7 @@ impl World {
             operations,
             unanswered,
             recovery,
+            reads: self.guests.as_ref().map_or(0, |guests| guests.read),
             fingerprint: self.fingerprint,
             undecided,
             counts: self.counts,

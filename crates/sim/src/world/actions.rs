@@ -66,7 +66,7 @@ impl World {
             }
             Action::ReadAt { read, slot } => {
                 life.reads.push((slot, read));
-                self.answer_reads(of);
+                self.answer_reads(of)?;
             }
             Action::ReadFailed { read, error } => self.fail_read(of, read, error),
             Action::RequestFailed { request, error } => self.fail_request(of, request, error)?,

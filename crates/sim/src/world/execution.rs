@@ -66,7 +66,7 @@ impl World {
                 Task::Install(info) => self.install(of, info)?,
             }
         }
-        self.answer_reads(of);
+        self.answer_reads(of)?;
         let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
         life.executing = false;
         self.go_on_executing(of);
@@ -103,7 +103,7 @@ impl World {
     /// Compares a replica's state with the reference.
     pub(super) fn check_state(&self, of: usize) -> Checked {
         let Some(life) = &self.machines[of].life else { return Ok(()) };
-        self.reference.state(self.machines[of].id, life.executor.applied(), life.executor.digest())
+        self.reference.state(self.machines[of].id, &life.executor)
     }
 
     /// What is delivered must have been chosen: durably accepted by a quorum in one ballot. Where the log says who

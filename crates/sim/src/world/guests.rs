@@ -1,24 +1,26 @@
 //! The clients of a guest: each sends one command after the other in a session, and the same one again until it knows
-//! what became of it. And what replicas order for a guest by themselves.
+//! what became of it; in between it reads. And what replicas order for a guest by themselves.
 
 use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_replica::{Event, Outcome, RequestError, RequestId, SessionCommand};
-use synod_wire::{CommandKind, SessionId};
+use synod_replica::{Event, Outcome, ReadId, RequestError, RequestId, SessionCommand};
+use synod_wire::{CommandKind, SessionId, Slot};
 
 use super::{Happening, World};
 use crate::{
-    check::{Checked, Invariant, Violation, demand},
+    check::{Answered, Checked, Invariant, Violation, demand},
     clock::Moment,
-    guest::{AnyGuest, InTime, Place, Told, payload},
+    guest::{AnyGuest, AnyMachine, InTime, Place, Told, payload, query_payload, text_of},
     network::between,
 };
 
 const CLIENTS: usize = 3;
 /// Commands of all clients together.
 const COMMANDS_MAX: usize = 300;
+/// One of so many questions of a client is a read, if the guest has queries.
+const READ_EVERY: u8 = 4;
 /// How long a client waits between two commands, or before it tries again.
 const THINK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(60));
 
@@ -29,6 +31,12 @@ pub(crate) struct Guests {
     clients: Vec<Client>,
     /// Requests that a replica works on: the replica, and the client.
     requests: BTreeMap<RequestId, (usize, usize)>,
+    /// Reads that a replica works on: the replica, and the client.
+    reads: BTreeMap<ReadId, (usize, usize)>,
+    /// Reads that were answered.
+    pub(super) read: usize,
+    /// The last slot of which a client knows that its commands are executed: each later read has to reflect them.
+    known: Slot,
     history: Vec<Told>,
     /// Commands that replicas have ordered themselves: each replica has one at a time.
     own: BTreeMap<RequestId, usize>,
@@ -37,6 +45,8 @@ pub(crate) struct Guests {
     /// How many sessions expired. Those of a group whose clock ticks seldom may do so all the time.
     expired: usize,
     rng: Rng,
+    /// What clients read is drawn apart, so that they send the same commands as without.
+    readers: Rng,
     /// No client begins another command.
     over: bool,
 }
@@ -50,6 +60,15 @@ struct Client {
     under_way: Option<usize>,
     /// The request that it waits for.
     request: Option<RequestId>,
+    /// The read that it waits for.
+    reading: Option<Reading>,
+}
+
+#[derive(Debug)]
+struct Reading {
+    query: Bytes,
+    /// Everything through this slot has to be reflected.
+    from: Slot,
 }
 
 impl Guests {
@@ -58,14 +77,23 @@ impl Guests {
             guest,
             clients: (0..CLIENTS).map(|_| Client::default()).collect(),
             requests: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            read: 0,
+            known: Slot::ZERO,
             history: Vec::new(),
             own: BTreeMap::new(),
             owned: 0,
             expired: 0,
             // Not from the same source as the rest, which is as it was without a guest.
             rng: Rng::with_seed(seed ^ 0x9_0e57),
+            readers: Rng::with_seed(seed ^ 0x4e_ad_e4),
             over: false,
         }
+    }
+
+    /// Whether a client reads next, and what.
+    fn draw_query(&mut self) -> Option<Bytes> {
+        if self.readers.u8(0..READ_EVERY) > 0 { None } else { self.guest.query(&mut self.readers) }
     }
 }
 
@@ -89,17 +117,23 @@ impl World {
         self.queue.push(self.now + wait, Happening::GuestThinks { client });
     }
 
-    /// A client asks a replica: for a session, for what it has not been told yet, or for something new.
+    /// A client asks a replica: for a session, for what it has not been told yet, or for something new, which may be a
+    /// read.
     pub(super) fn guest_thinks(&mut self, index: usize) -> Checked {
         let replicas = self.machines.len();
         let Some(guests) = &mut self.guests else { return Ok(()) };
-        if guests.over || guests.clients[index].request.is_some() {
+        let client = &guests.clients[index];
+        if guests.over || client.request.is_some() || client.reading.is_some() {
             return Ok(());
         }
+        let is_free = client.session.is_some() && client.under_way.is_none();
         let of = guests.rng.usize(0..replicas);
         if !self.machines[of].is_running() {
             self.guest_thinks_later(index);
             return Ok(());
+        }
+        if is_free && let Some(query) = guests.draw_query() {
+            return self.guest_reads(of, index, query);
         }
         let client = &mut guests.clients[index];
         let (kind, session, payload) = match client.session {
@@ -126,8 +160,57 @@ impl World {
         self.clients.asked += 1;
         client.request = Some(request);
         guests.requests.insert(request, (of, index));
+        self.trace.line(self.now, || {
+            let what = client.under_way.map(|at| guests.guest.describe(&guests.history[at].command));
+            format!("g{index:<9}→ r{}  {}", of + 1, what.unwrap_or_else(|| "open a session".to_owned()))
+        });
         self.reference.submitted(&payload);
         self.step(of, Event::Request { request, kind, session, payload })
+    }
+
+    /// A client reads at a replica.
+    fn guest_reads(&mut self, of: usize, index: usize, query: Bytes) -> Checked {
+        let Some(guests) = &mut self.guests else { return Ok(()) };
+        let read = ReadId(self.clients.asked);
+        self.clients.asked += 1;
+        self.trace.line(self.now, || format!("g{index:<9}→ r{}  read {}", of + 1, text_of(&query)));
+        guests.reads.insert(read, (of, index));
+        guests.clients[index].reading = Some(Reading { query, from: guests.known });
+        self.step(of, Event::Read(read))
+    }
+
+    /// Whether a read is one of a guest's client, which is answered from what the replica has executed.
+    pub(super) fn guest_read(&mut self, of: usize, read: ReadId) -> Result<bool, Violation> {
+        let Some(guests) = &mut self.guests else { return Ok(false) };
+        let Some((_, index)) = guests.reads.remove(&read) else { return Ok(false) };
+        let (reading, life) = (guests.clients[index].reading.take(), &self.machines[of].life);
+        let (Some(Reading { query, from }), Some(life)) = (reading, life) else { return Ok(true) };
+        let payload = query_payload(&query);
+        // As a node answers, which the guest may have a method of its own for.
+        let answer = life.executor.answer(&payload).whole();
+        self.trace.line(self.now, || format!("g{index:<9}hears {}", text_of(&answer)));
+        let short = life.executor.query(&payload);
+        demand(answer == short, Invariant::Guest, || {
+            let [query, answer, short] = [&query, &answer, &short].map(text_of);
+            format!("r{}: `answer` gives {answer} for the query {query}, and `query` {short}", of + 1)
+        })?;
+        let (from, through) = (from.0, self.reference.last().0);
+        let answered = Answered { query: &query, answer: &answer, from, through };
+        let seen = self.reference.answers(self.machines[of].id, &answered)?;
+        guests.known = guests.known.max(seen);
+        guests.read += 1;
+        self.guest_thinks_later(index);
+        Ok(true)
+    }
+
+    /// Whether a read that a replica does not answer is one of a guest's client, which then goes on.
+    pub(super) fn guest_read_failed(&mut self, read: ReadId, error: RequestError) -> bool {
+        let Some(guests) = &mut self.guests else { return false };
+        let Some((_, index)) = guests.reads.remove(&read) else { return false };
+        guests.clients[index].reading = None;
+        self.trace.line(self.now, || format!("g{index:<9}hears {error}"));
+        self.guest_thinks_later(index);
+        true
     }
 
     /// A life has begun: its replica looks at its machine now and then, if the guest wants that.
@@ -192,10 +275,20 @@ impl World {
         let Some((_, index)) = guests.requests.remove(&request) else { return Ok(false) };
         let client = &mut guests.clients[index];
         client.request = None;
+        self.trace.line(self.now, || match outcome {
+            Outcome::Reply(reply) if client.session.is_some() => {
+                format!("g{index:<9}hears {}", text_of(reply))
+            }
+            Outcome::Reply(_) => format!("g{index:<9}has a session"),
+            Outcome::Error(error) => format!("g{index:<9}hears {error}"),
+            Outcome::Unanswered => format!("g{index:<9}hears nothing"),
+        });
         match outcome {
             Outcome::Reply(reply) if client.session.is_some() => {
-                if let Some(at) = client.under_way.take() {
+                if let (Some(at), Some(session)) = (client.under_way.take(), client.session) {
                     guests.history[at].answer = Some((self.clients.stamp(), reply.clone()));
+                    let slot = self.reference.executed_in(session, client.sequence);
+                    guests.known = guests.known.max(slot.unwrap_or_default());
                 }
             }
             Outcome::Reply(id) => {
@@ -228,7 +321,15 @@ impl World {
             }
             *at != of
         });
-        left.iter().for_each(|&client| guests.clients[client].request = None);
+        guests.reads.retain(|_, (at, client)| {
+            if *at == of {
+                left.push(*client);
+            }
+            *at != of
+        });
+        for &client in &left {
+            (guests.clients[client].request, guests.clients[client].reading) = (None, None);
+        }
         left.into_iter().for_each(|client| self.guest_thinks_later(client));
     }
 
@@ -243,15 +344,30 @@ impl World {
         })
     }
 
-    /// What the guest says of the end.
+    /// What the guest says of the end, at the reference and at each replica that has executed all its commands.
     pub(super) fn check_guest_history(&self) -> Checked {
         let Some(guests) = &self.guests else { return Ok(()) };
-        let machine = self.reference.machine().guest().expect("every machine hosts the guest");
         let answered = guests.history.iter().filter(|told| told.answer.is_some()).count();
         demand(answered + guests.expired > 0, Invariant::Liveness, || {
             "no command of the guest was answered".to_owned()
         })?;
-        let checked = guests.guest.check_history(machine, &guests.history);
-        checked.map_err(|detail| Violation { invariant: Invariant::Guest, detail })
+        let check = |who: &str, machine: Option<&dyn AnyMachine>| {
+            let machine = machine.expect("every machine hosts the guest");
+            guests.guest.check_history(machine, &guests.history).map_err(|why| Violation {
+                invariant: Invariant::Guest,
+                detail: format!("at the end, by the state of {who}: {why}"),
+            })
+        };
+        check("the reference", self.reference.machine().guest())?;
+        let last = self.reference.last_for_guest();
+        for (of, machine) in self.machines.iter().enumerate() {
+            // A replica that is no member any more may lack something.
+            let life = machine.life.as_ref().filter(|life| life.executor.applied() >= last);
+            if let Some(life) = life {
+                self.check_state(of)?;
+                check(&machine.id.to_string(), life.executor.machine().guest())?;
+            }
+        }
+        Ok(())
     }
 }

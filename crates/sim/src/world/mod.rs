@@ -209,6 +209,8 @@ pub struct Outcome {
     pub operations: usize,
     /// See `operations`.
     pub unanswered: usize,
+    /// Reads of a guest's clients that were answered.
+    pub reads: usize,
     /// Equal for equal runs.
     pub fingerprint: u64,
     /// The search for a linearization was given up.
@@ -244,7 +246,8 @@ impl World {
         let mut terms = Terms::new(capacity);
         terms.epoch_begins(&first);
         #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
-        let mut reference = Reference::new(first.clone(), watchers::reference(&plan, guest.as_ref()));
+        let mut reference =
+            Reference::new(first.clone(), watchers::reference(&plan, guest.as_ref()), guest.as_ref());
         #[cfg(feature = "planted-bugs")]
         if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
             reference.count_twice();
@@ -328,6 +331,7 @@ impl World {
             commands: self.reference.commands(),
             operations,
             unanswered,
+            reads: self.guests.as_ref().map_or(0, |guests| guests.read),
             fingerprint: self.fingerprint,
             undecided,
             recovery,

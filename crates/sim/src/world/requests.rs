@@ -143,26 +143,33 @@ impl World {
     }
 
     pub(super) fn fail_read(&mut self, of: usize, read: ReadId, error: RequestError) {
+        if self.guest_read_failed(read, error) {
+            return;
+        }
         let Some(pending) = self.clients.reads.remove(&read) else { return };
         assert_eq!(pending.at, of, "replicas answer what they were asked");
         self.respond(&pending.ask, Response::Failed(error));
     }
 
     /// Answers the reads whose slot is executed.
-    pub(super) fn answer_reads(&mut self, of: usize) {
-        let Some(life) = &mut self.machines[of].life else { return };
+    pub(super) fn answer_reads(&mut self, of: usize) -> Checked {
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         let applied: Slot = life.executor.applied();
         let (ready, reads) =
             std::mem::take(&mut life.reads).into_iter().partition(|(slot, _)| *slot <= applied);
         life.reads = reads;
         let ready: Vec<(Slot, ReadId)> = ready;
         for (_, read) in ready {
+            if self.guest_read(of, read)? {
+                continue;
+            }
             let Some(pending) = self.clients.reads.remove(&read) else { continue };
-            let Some(life) = &self.machines[of].life else { return };
+            let Some(life) = &self.machines[of].life else { return Ok(()) };
             self.coverage.follower_reads += u64::from(life.replica.status().protocol.role != Role::Leader);
             let reply = life.executor.query(&pending.ask.payload);
             self.respond(&pending.ask, Response::Reply(reply));
         }
+        Ok(())
     }
 
     /// A replica crashes, which the clients that wait for it notice.

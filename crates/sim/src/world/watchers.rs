@@ -23,7 +23,7 @@ use crate::{
 
 /// The state machine of the reference, which keeps a journal if somebody watches or there are leases.
 pub(super) fn reference(plan: &Plan, guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
-    let hosting = Hosting::new(guest);
+    let hosting = Hosting::of_reference(guest);
     let is_kept = plan.watches.watchers > 0 || plan.clients.leases > 0;
     if is_kept { hosting.with_journal() } else { hosting }
 }

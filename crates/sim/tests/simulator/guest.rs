@@ -2,14 +2,21 @@
 
 use std::{
     cell::Cell,
+    fmt,
     io::{self, Read},
 };
 
 use bytes::Bytes;
 use fastrand::Rng;
 use synod_consensus::ProtocolKind;
-use synod_replica::{Context, Frozen, StateMachine};
-use synod_sim::{Guest, Told, check::Invariant, plan::Plan, run_guest};
+use synod_replica::{Answer, Context, Frozen, StateMachine};
+use synod_sim::{
+    Guest, Told,
+    check::Invariant,
+    merged::{self, MergedPlan},
+    plan::Plan,
+    run_guest,
+};
 
 /// What is wrong with a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +26,12 @@ enum Fault {
     Random,
     /// The snapshot lacks what was counted last.
     Snapshot,
+    /// The snapshot lacks a field that no reply shows.
+    Forgotten,
+    /// What answers queries is not brought up to date by a snapshot.
+    Stale,
+    /// Large answers are not those of small ones.
+    Pieces,
     /// It counts too far for its author.
     Limit,
 }
@@ -27,11 +40,21 @@ thread_local! {
     static MACHINES: Cell<u64> = const { Cell::new(0) };
 }
 
-#[derive(Debug)]
 struct Counter {
     fault: Fault,
     sum: u64,
+    commands: u64,
+    /// What queries are answered with.
+    shown: u64,
     number: u64,
+}
+
+/// The state. What is shown, and the number, are of one machine alone.
+impl fmt::Debug for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counter { sum, commands, .. } = self;
+        f.debug_struct("Counter").field("sum", sum).field("commands", commands).finish_non_exhaustive()
+    }
 }
 
 impl StateMachine for Counter {
@@ -40,27 +63,38 @@ impl StateMachine for Counter {
         if self.fault == Fault::Random {
             self.sum += self.number;
         }
+        self.commands += 1;
+        self.shown += u64::from(command[0]);
         Bytes::copy_from_slice(&self.sum.to_le_bytes())
     }
 
     fn query(&self, _: &Bytes) -> Bytes {
-        Bytes::new()
+        Bytes::copy_from_slice(&self.shown.to_le_bytes())
+    }
+
+    fn answer(&self, query: &Bytes) -> Answer {
+        let pieces = if self.fault == Fault::Pieces { 7 } else { 8 };
+        let bytes = self.query(query);
+        Answer::Pieces(Box::new((0..pieces).map(move |at| bytes.slice(at..=at))))
     }
 
     fn freeze(&self) -> Box<dyn Frozen> {
-        let forgets = self.fault == Fault::Snapshot && self.sum > 0;
-        Box::new(Bytes::copy_from_slice(&(self.sum - u64::from(forgets)).to_le_bytes()))
+        let lacks = u64::from(self.fault == Fault::Snapshot && self.sum > 0);
+        let commands = if self.fault == Fault::Forgotten { 0 } else { self.commands };
+        let numbers = [self.sum - lacks, commands];
+        Box::new(Bytes::from(numbers.map(u64::to_le_bytes).concat()))
     }
 
     fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
-        let mut sum = [0; 8];
-        snapshot.read_exact(&mut sum)?;
-        self.sum = u64::from_le_bytes(sum);
+        let mut number = || {
+            let mut bytes = [0; 8];
+            snapshot.read_exact(&mut bytes).map(|()| u64::from_le_bytes(bytes))
+        };
+        (self.sum, self.commands) = (number()?, number()?);
+        if self.fault != Fault::Stale {
+            self.shown = self.sum;
+        }
         Ok(())
-    }
-
-    fn digest(&self) -> u64 {
-        self.sum
     }
 }
 
@@ -73,7 +107,11 @@ impl Guest for Counting {
     fn machine(&self) -> Counter {
         let number = MACHINES.get();
         MACHINES.set(number + 1);
-        Counter { fault: self.0, sum: 0, number }
+        Counter { fault: self.0, sum: 0, commands: 0, shown: 0, number }
+    }
+
+    fn query(&self, _: &mut Rng) -> Option<Bytes> {
+        Some(Bytes::new())
     }
 
     fn command(&self, rng: &mut Rng) -> Bytes {
@@ -104,31 +142,57 @@ impl Guest for Counting {
 
 #[test]
 fn a_sound_state_machine_passes_and_a_run_is_repeatable() {
+    let mut reads = 0;
     for (name, protocol) in ProtocolKind::ALL {
         for seed in 0..3 {
             let plan = Plan::draw(seed, *protocol);
             let outcome = run_guest(&plan, Counting(Fault::Nothing));
             let outcome =
                 outcome.unwrap_or_else(|failure| panic!("{name}, seed {seed}: {}", failure.violation));
+            reads += outcome.reads;
             if seed == 0 {
                 let again = run_guest(&plan, Counting(Fault::Nothing)).unwrap();
-                assert_eq!(outcome.fingerprint, again.fingerprint);
+                assert_eq!((outcome.fingerprint, outcome.reads), (again.fingerprint, again.reads));
             }
         }
     }
+    assert!(reads > 100, "{reads} reads");
+}
+
+#[test]
+fn a_sound_state_machine_passes_over_merged_groups() {
+    let mut reads = 0;
+    for seed in 0..6 {
+        let outcome = merged::run_guest(&MergedPlan::draw(seed), Counting(Fault::Nothing));
+        reads += outcome.unwrap_or_else(|failure| panic!("{}", failure.report())).reads;
+    }
+    assert!(reads > 50, "{reads} reads");
 }
 
 #[test]
 fn each_error_of_a_state_machine_is_found_and_named() {
-    for (fault, found) in [
-        (Fault::Random, [Invariant::Integrity, Invariant::SameState]),
-        (Fault::Snapshot, [Invariant::Integrity, Invariant::SameState]),
-        (Fault::Limit, [Invariant::Guest, Invariant::Guest]),
-    ] {
-        MACHINES.set(0);
+    use Invariant::{Integrity, Linearizable, SameState};
+    let faults: [(Fault, &[Invariant]); 6] = [
+        (Fault::Random, &[Integrity, SameState]),
+        (Fault::Snapshot, &[Integrity, SameState]),
+        (Fault::Forgotten, &[SameState]),
+        (Fault::Stale, &[Linearizable]),
+        (Fault::Pieces, &[Invariant::Guest]),
+        (Fault::Limit, &[Invariant::Guest]),
+    ];
+    for (fault, found) in faults {
+        for (name, protocol) in ProtocolKind::ALL {
+            MACHINES.set(0);
+            let failure = (0..20)
+                .find_map(|seed| run_guest(&Plan::draw(seed, *protocol), Counting(fault)).err())
+                .unwrap_or_else(|| panic!("{fault:?} is not found with {name}"));
+            assert!(found.contains(&failure.violation.invariant), "{fault:?}: {}", failure.violation);
+        }
+    }
+    for (fault, found) in [(Fault::Forgotten, SameState), (Fault::Stale, Linearizable)] {
         let failure = (0..50)
-            .find_map(|seed| run_guest(&Plan::draw(seed, ProtocolKind::MultiPaxos), Counting(fault)).err())
-            .unwrap_or_else(|| panic!("{fault:?} is not found"));
-        assert!(found.contains(&failure.violation.invariant), "{fault:?}: {}", failure.violation);
+            .find_map(|seed| merged::run_guest(&MergedPlan::draw(seed), Counting(fault)).err())
+            .unwrap_or_else(|| panic!("{fault:?} is not found with merged groups"));
+        assert_eq!(failure.violation.invariant, found, "{}", failure.violation);
     }
 }

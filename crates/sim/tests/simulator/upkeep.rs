@@ -263,6 +263,11 @@ impl Guest for Keeping {
         KvCommand { command: Some(command), ..KvCommand::default() }.encode_to_vec().into()
     }
 
+    /// The stores have digests, and the rest is the replica's own.
+    fn state(&self, machine: &Kept) -> String {
+        format!("{} {}", machine.store.revision(), machine.other.revision())
+    }
+
     fn looks_each(&self) -> Option<Duration> {
         Some(4 * MS)
     }
