@@ -1,5 +1,7 @@
 //! Texts of messages, records and commands for people.
 
+use std::{cell::RefCell, rc::Rc};
+
 use bytes::Bytes;
 use prost::Message as _;
 use synod_api::{
@@ -11,6 +13,36 @@ use synod_replica::{
     Change, ChangeRequest, Decided, Goal, Group, LogRecord, Member, Named, PeerMessage, Routed, Standing,
 };
 use synod_wire::{Batch, CommandKind, Epoch};
+
+use crate::guest::{AnyGuest, command_in};
+
+thread_local! {
+    /// The guest whose commands are in the messages and records of the run that this thread is in. These texts are made
+    /// far down, where nobody knows of a guest.
+    static GUEST: RefCell<Option<Rc<dyn AnyGuest>>> = const { RefCell::new(None) };
+}
+
+/// As long as this lives, commands of the guest's are described by it.
+#[derive(Debug)]
+pub(crate) struct GuestSpeaks(());
+
+impl GuestSpeaks {
+    pub(crate) fn begin(guest: &Rc<dyn AnyGuest>) -> GuestSpeaks {
+        GUEST.set(Some(Rc::clone(guest)));
+        GuestSpeaks(())
+    }
+}
+
+impl Drop for GuestSpeaks {
+    fn drop(&mut self) {
+        GUEST.set(None);
+    }
+}
+
+/// The text of a guest's command, if there is a guest and the command is for it.
+fn guests_command(payload: &Bytes) -> Option<String> {
+    GUEST.with_borrow(|guest| Some(guest.as_ref()?.describe(&command_in(payload)?)))
+}
 
 /// The text of a message between replicas.
 #[must_use]
@@ -272,9 +304,12 @@ pub fn batch(batch: &Batch) -> String {
     commands.collect::<Vec<_>>().join(", ")
 }
 
-/// A command of the key-value store.
+/// A command of the key-value store, or of a guest.
 #[must_use]
 pub fn command(payload: &Bytes) -> String {
+    if let Some(text) = guests_command(payload) {
+        return text;
+    }
     let Ok(command) = KvCommand::decode(payload.clone()) else { return "unreadable".to_owned() };
     match &command.command {
         Some(Command::Put(request)) => put(request),

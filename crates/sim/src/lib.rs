@@ -16,7 +16,7 @@
 //! 6. [`situations`]: the dangerous situations that the runs of many seeds have reached.
 //! 7. [`outage`]: how long service is missing while one fault lasts.
 //! 8. [`chart`]: message-sequence charts of runs and scenarios.
-//! 9. [`guest`]: a state machine of your own under the same faults, with your invariants.
+//! 9. [`guest`]: a state machine of your own under the same faults, with your invariants; [`plans`] and [`REPLAY`].
 //! 10. [`cli`]: `synod sim`.
 //!
 //! # Equal seeds, equal runs
@@ -50,6 +50,7 @@ mod ops;
 pub mod outage;
 pub mod plan;
 mod queue;
+mod replay;
 mod run;
 pub mod scenario;
 pub mod situations;
@@ -60,6 +61,7 @@ mod world;
 pub use guest::{Guest, InTime, Place, Told};
 pub use network::{NetworkPlan, Wire};
 pub use odds::Odds;
+pub use replay::{REPLAY, plans};
 pub use run::{Failure, record, run, run_guest, run_with_trace};
 pub use trace::Trace;
 pub use world::{Coverage, Outcome, World};

@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    fmt::Write as _,
+    fmt::{self, Write as _},
     panic::{self, AssertUnwindSafe},
     rc::Rc,
     sync::Once,
@@ -13,8 +13,10 @@ use synod_consensus::{Dissemination, ElectionKind, ProtocolKind};
 use crate::{
     chart::{Recorder, Window},
     check::{Invariant, Violation},
+    describe::GuestSpeaks,
     guest::{AnyGuest, Guest},
     plan::{Family, Plan},
+    replay::Run,
     situations::{Reached, Situation},
     trace::Trace,
     world::{Outcome, World},
@@ -28,6 +30,10 @@ const TRACE_LINES: usize = 60;
 pub struct Failure {
     /// The seed.
     pub seed: u64,
+    /// The protocol at first.
+    pub protocol: ProtocolKind,
+    /// Its election.
+    pub election: ElectionKind,
     /// The family of its plan.
     pub family: Family,
     /// How its batches reached all replicas.
@@ -38,9 +44,26 @@ pub struct Failure {
     pub reached: Reached,
     /// The last events before it was noticed.
     pub trace: Vec<String>,
+    /// The command that replays it, if it has a state machine that only the program has which ran it.
+    pub replay: Option<String>,
 }
 
 impl Failure {
+    fn of(plan: &Plan, violation: Violation, reached: Reached, trace: Vec<String>) -> Box<Failure> {
+        let consensus = &plan.settings.consensus;
+        Box::new(Failure {
+            seed: plan.seed,
+            protocol: consensus.protocol,
+            election: consensus.election,
+            family: plan.family,
+            dissemination: consensus.dissemination,
+            violation,
+            reached,
+            trace,
+            replay: None,
+        })
+    }
+
     /// The report, with the command that replays the run. An election, or a dissemination, is given if the seed did not
     /// draw it.
     #[must_use]
@@ -51,6 +74,10 @@ impl Failure {
         }
         let Failure { seed, violation, .. } = self;
         let _ = writeln!(text, "seed {seed} violates {violation}");
+        if let Some(replay) = &self.replay {
+            let _ = write!(text, "replay: {replay}");
+            return text;
+        }
         let end = seed.saturating_add(1);
         let election = election.map_or(String::new(), |election| format!(" --election {election}"));
         let drawn = Plan::draw_dissemination(*seed);
@@ -67,38 +94,53 @@ impl Failure {
     }
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let drawn = Plan::draw_election(self.seed, self.protocol);
+        let election = Some(self.election).filter(|election| *election != drawn);
+        f.write_str(&self.report(self.protocol, election))
+    }
+}
+
+impl std::error::Error for Failure {}
+
 /// Runs a plan. After a violation the run is repeated with a trace, since runs are repeatable.
 pub fn run(plan: &Plan) -> Result<Outcome, Box<Failure>> {
-    let seed = plan.seed;
     let (result, ..) = attempt(plan, Trace::Off);
     result.map_err(|first| {
         let (again, reached, trace) = attempt(plan, Trace::last(TRACE_LINES));
-        let dissemination = plan.settings.consensus.dissemination;
-        let violation = repeated(first, again);
-        Box::new(Failure { seed, family: plan.family, dissemination, violation, reached, trace })
+        Failure::of(plan, repeated(first, again), reached, trace)
     })
 }
 
-/// Runs a plan with a state machine of your own beside the store: see [`guest`](crate::guest). The trace of a failure
-/// shows its last events; the plan repeats it.
+/// Runs a plan with a state machine of your own beside the store: see [`guest`](crate::guest). A failure, as it is
+/// displayed, shows the last events and the command that replays the run in the same test or program
+/// ([`REPLAY`](crate::REPLAY)), which prints every event.
+///
+/// # Panics
+/// If the environment names a run to replay that cannot be.
 pub fn run_guest(plan: &Plan, guest: impl Guest) -> Result<Outcome, Box<Failure>> {
     let guest: Rc<dyn AnyGuest> = Rc::new(guest);
+    let _speaks = GuestSpeaks::begin(&guest);
+    let run = Run::of(plan);
+    let failure = |violation, reached, trace| {
+        let mut failure = Failure::of(plan, violation, reached, trace);
+        failure.replay = Some(run.command());
+        failure
+    };
     let attempt = |trace| {
         let mut world = World::hosting_guest(plan.clone(), trace, Some(Rc::clone(&guest)));
         let result = play(&mut world);
         (result, world.reached(), world.take_trace())
     };
+    if run.is_named() {
+        let (result, reached, trace) = attempt(Trace::Print);
+        return result.map_err(|violation| failure(violation, reached, trace));
+    }
     let (result, ..) = attempt(Trace::Off);
     result.map_err(|first| {
         let (again, reached, trace) = attempt(Trace::last(TRACE_LINES));
-        Box::new(Failure {
-            seed: plan.seed,
-            family: plan.family,
-            dissemination: plan.settings.consensus.dissemination,
-            violation: repeated(first, again),
-            reached,
-            trace,
-        })
+        failure(repeated(first, again), reached, trace)
     })
 }
 
@@ -113,10 +155,7 @@ fn repeated(first: Violation, again: Result<Outcome, Violation>) -> Violation {
 /// Runs a plan and prints every event.
 pub fn run_with_trace(plan: &Plan) -> Result<Outcome, Box<Failure>> {
     let (result, reached, trace) = attempt(plan, Trace::Print);
-    result.map_err(|violation| {
-        let (seed, dissemination) = (plan.seed, plan.settings.consensus.dissemination);
-        Box::new(Failure { seed, family: plan.family, dissemination, violation, reached, trace })
-    })
+    result.map_err(|violation| Failure::of(plan, violation, reached, trace))
 }
 
 /// The dangerous situations that a run of a plan reaches, each with the number of the event as charts count.

@@ -1,5 +1,5 @@
-//! The clients of a guest's state machine: they send commands to any node, of any group that clients use, and read at any
-//! node. They wait for no answer before the next question, and ask for nothing twice.
+//! The clients of a guest's state machine: they send commands to any node, of any group that clients use, and read at
+//! any node. They wait for no answer before the next question, and ask for nothing twice.
 
 use std::{rc::Rc, time::Duration};
 

@@ -65,8 +65,10 @@ pub use self::{
 use crate::{
     check::{Checked, Compactions, Invariant, Leases, Violation, check_history, demand},
     clock::Moment,
+    describe::GuestSpeaks,
     guest::{AnyGuest, Guest},
     queue::EventQueue,
+    replay::Run,
     run::catch,
     trace::Trace,
     watching::Watchers,
@@ -213,18 +215,20 @@ pub struct MergedFailure {
     pub violation: Violation,
     /// The last events before it was noticed.
     pub trace: Vec<String>,
+    /// The command that replays it, if it has a state machine that only the program has which ran it.
+    pub replay: Option<String>,
 }
 
 impl MergedFailure {
     /// The report, with the command that replays the run.
     #[must_use]
     pub fn report(&self) -> String {
-        let MergedFailure { seed, violation, trace } = self;
+        let MergedFailure { seed, violation, trace, replay } = self;
         let lines: String = trace.iter().map(|line| format!("{line}\n")).collect();
         let end = seed.saturating_add(1);
-        format!(
-            "{lines}seed {seed} violates {violation}\nreplay: synod sim merged --seeds {seed}..{end} --trace"
-        )
+        let of_program = || format!("synod sim merged --seeds {seed}..{end} --trace");
+        let replay = replay.clone().unwrap_or_else(of_program);
+        format!("{lines}seed {seed} violates {violation}\nreplay: {replay}")
     }
 }
 
@@ -244,7 +248,13 @@ pub fn run(plan: &MergedPlan) -> Result<MergedOutcome, Box<MergedFailure>> {
 /// What was violated.
 pub fn run_guest(plan: &MergedPlan, guest: impl Guest) -> Result<MergedOutcome, Box<MergedFailure>> {
     let guest: Rc<dyn AnyGuest> = Rc::new(guest);
-    run_with(plan, Some(&guest))
+    let _speaks = GuestSpeaks::begin(&guest);
+    let run = Run { protocol: None, seed: plan.seed };
+    let result = if run.is_named() { print(plan, Some(&guest)) } else { run_with(plan, Some(&guest)) };
+    result.map_err(|mut failure| {
+        failure.replay = Some(run.command());
+        failure
+    })
 }
 
 fn run_with(
@@ -258,7 +268,7 @@ fn run_with(
             invariant: Invariant::Sound,
             detail: format!("a run with the same seed went another way; the first one: {first}"),
         });
-        Box::new(MergedFailure { seed: plan.seed, violation, trace })
+        Box::new(MergedFailure { seed: plan.seed, violation, trace, replay: None })
     })
 }
 
@@ -267,8 +277,13 @@ fn run_with(
 /// # Errors
 /// What was violated.
 pub fn run_with_trace(plan: &MergedPlan) -> Result<MergedOutcome, Box<MergedFailure>> {
-    let (result, trace) = attempt(plan, None, Trace::Print);
-    result.map_err(|violation| Box::new(MergedFailure { seed: plan.seed, violation, trace }))
+    print(plan, None)
+}
+
+fn print(plan: &MergedPlan, guest: Option<&Rc<dyn AnyGuest>>) -> Result<MergedOutcome, Box<MergedFailure>> {
+    let (result, trace) = attempt(plan, guest, Trace::Print);
+    let failure = |violation| MergedFailure { seed: plan.seed, violation, trace, replay: None };
+    result.map_err(|violation| Box::new(failure(violation)))
 }
 
 fn attempt(
