@@ -1,5 +1,5 @@
-//! A state machine of your own in the simulator: the replicas run it beside the store that the simulator's clients use,
-//! under the same faults, and clients of its own send it commands and queries.
+//! A state machine of your own in the simulator: the replicas run it under all faults, and clients of its own send it
+//! commands and queries. With the feature `kv` they run the store beside it, which the simulator's clients use.
 //!
 //! Replicas crash and restart from torn logs, exchange snapshots of your state, execute commands that clients send
 //! twice, and change members and protocols meanwhile. A reference executes every slot once, and neither restarts nor
@@ -16,7 +16,7 @@
 //! So code that is not deterministic, forgets a field in its snapshot, restores it wrongly, or answers queries from
 //! something that it did not restore is found, if commands and queries come to it and [`Guest::state`] does not leave
 //! the field out. Not simulated are [`StateMachine::reader`], since replicas here restore by
-//! [`StateMachine::restore`], and the time that passes before a [`Frozen`] state is written: it is written at once, so a
+//! [`StateMachine::restore`], and the time that passes before a frozen state is written: it is written at once, so a
 //! state that goes on changing with the machine is not noticed.
 //!
 //! A failure shows the last events before it was noticed and the command that [replays](crate::REPLAY) the run.
@@ -77,26 +77,22 @@
 //! }
 //! ```
 
-use std::{
-    any::Any,
-    cell::RefCell,
-    fmt::Debug,
-    io::{self, Read, Write},
-    rc::Rc,
-    time::Duration,
-};
+#[cfg(not(feature = "kv"))]
+mod alone;
+#[cfg(feature = "kv")]
+mod hosting;
+
+use std::{any::Any, fmt::Debug, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use fastrand::Rng;
-use synod_api::{
-    etcdserverpb::LeaseLeasesRequest,
-    synod::v1::{KvQuery, kv_answer::Answer as QueryAnswer, kv_query::Query},
-};
-use synod_kv::KvStore;
-use synod_replica::{Answer, Context, Frozen, StateMachine};
+use synod_replica::{Context, StateMachine};
 use synod_wire::SessionId;
 
-use crate::check::Journal;
+#[cfg(not(feature = "kv"))]
+pub(crate) use alone::Hosting;
+#[cfg(feature = "kv")]
+pub(crate) use hosting::Hosting;
 
 /// What is simulated: a state machine, the commands that clients send to it, and what must hold.
 pub trait Guest: Debug + 'static {
@@ -348,171 +344,5 @@ impl Input {
             Input::Command(command, context) => _ = machine.apply(command, context),
             Input::Clock(mover, context) => machine.clock_moved(context, *mover),
         }
-    }
-}
-
-/// The state machine of the simulated replicas: the store, and beside it the one of a guest if there is one.
-#[derive(Debug)]
-pub(crate) struct Hosting {
-    store: KvStore,
-    guest: Option<Box<dyn AnyMachine>>,
-    /// The leases that the clock has ended, each with the store's revision after that, since they were last taken.
-    ended: RefCell<Vec<(i64, i64)>>,
-    /// What the store goes through, if somebody wants to know.
-    journal: Option<Box<RefCell<Journal>>>,
-    /// What the guest's machine was given since it was last taken, at the reference.
-    inputs: Option<RefCell<Vec<Input>>>,
-}
-
-impl Hosting {
-    /// That of the reference, which keeps what the guest's machine is given.
-    pub(crate) fn of_reference(guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
-        Hosting { inputs: guest.map(|_| RefCell::default()), ..Hosting::of(KvStore::new(), guest) }
-    }
-
-    /// That of a replica, with a store that is still in its initial state.
-    pub(crate) fn of(store: KvStore, guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
-        let guest = guest.map(|guest| guest.machine());
-        Hosting { store, guest, ended: RefCell::default(), journal: None, inputs: None }
-    }
-
-    /// The same, which keeps a journal of the store.
-    pub(crate) fn with_journal(self) -> Hosting {
-        Hosting { journal: Some(Box::default()), ..self }
-    }
-
-    pub(crate) fn store(&self) -> &KvStore {
-        &self.store
-    }
-
-    /// The journal, if one is kept.
-    pub(crate) fn journal(&self) -> Option<&RefCell<Journal>> {
-        self.journal.as_deref()
-    }
-
-    /// The leases that the clock has ended since the last call, each with the store's revision after that.
-    pub(crate) fn take_ended(&self) -> Vec<(i64, i64)> {
-        self.ended.take()
-    }
-
-    /// What the guest's machine was given since the last call.
-    pub(crate) fn take_inputs(&self) -> Vec<Input> {
-        self.inputs.as_ref().map(RefCell::take).unwrap_or_default()
-    }
-
-    fn leases(&self) -> Vec<i64> {
-        if self.store.waits_for().is_none() {
-            return Vec::new();
-        }
-        let query = KvQuery { query: Some(Query::LeaseLeases(LeaseLeasesRequest {})), ..KvQuery::default() };
-        match self.store.query(&query) {
-            Ok(QueryAnswer::LeaseLeases(found)) => found.leases.iter().map(|lease| lease.id).collect(),
-            other => unreachable!("leases are always listed: {other:?}"),
-        }
-    }
-
-    pub(crate) fn guest(&self) -> Option<&dyn AnyMachine> {
-        self.guest.as_deref()
-    }
-}
-
-impl StateMachine for Hosting {
-    fn apply(&mut self, command: &Bytes, context: &Context) -> Bytes {
-        match (&mut self.guest, command_in(command)) {
-            (Some(guest), Some(command)) => {
-                let reply = guest.apply(&command, context);
-                if let Some(inputs) = &mut self.inputs {
-                    inputs.get_mut().push(Input::Command(command, *context));
-                }
-                reply
-            }
-            _ => {
-                let reply = self.store.apply(command, context);
-                if let Some(journal) = &mut self.journal {
-                    journal.get_mut().executed(&self.store, command, &reply);
-                }
-                reply
-            }
-        }
-    }
-
-    fn clock_moved(&mut self, context: &Context, mover: SessionId) {
-        if let Some(guest) = &mut self.guest {
-            guest.clock_moved(context, mover);
-            if let Some(inputs) = &mut self.inputs {
-                inputs.get_mut().push(Input::Clock(mover, *context));
-            }
-        }
-        let before = self.leases();
-        StateMachine::clock_moved(&mut self.store, context, mover);
-        if let Some(journal) = &mut self.journal {
-            journal.get_mut().clock_moved(&self.store);
-        }
-        if !before.is_empty() {
-            let (left, revision) = (self.leases(), self.store.revision());
-            self.ended
-                .get_mut()
-                .extend(before.into_iter().filter(|id| !left.contains(id)).map(|id| (id, revision)));
-        }
-    }
-
-    fn waits_for(&self) -> Option<Duration> {
-        let guest = self.guest.as_ref().and_then(|guest| guest.waits_for());
-        guest.into_iter().chain(self.store.waits_for()).min()
-    }
-
-    fn query(&self, query: &Bytes) -> Bytes {
-        match (&self.guest, query_in(query)) {
-            (Some(guest), Some(query)) => guest.query(&query),
-            _ => StateMachine::query(&self.store, query),
-        }
-    }
-
-    fn answer(&self, query: &Bytes) -> Answer {
-        match (&self.guest, query_in(query)) {
-            (Some(guest), Some(query)) => guest.answer(&query),
-            _ => self.store.answer(query),
-        }
-    }
-
-    fn freeze(&self) -> Box<dyn Frozen> {
-        let store = StateMachine::freeze(&self.store);
-        match &self.guest {
-            Some(guest) => Box::new(Both { guest: guest.freeze(), store }),
-            None => store,
-        }
-    }
-
-    fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
-        if let Some(guest) = &mut self.guest {
-            let mut len = [0; 8];
-            snapshot.read_exact(&mut len)?;
-            let len = u64::from_le_bytes(len);
-            let mut own = Vec::new();
-            (&mut *snapshot).take(len).read_to_end(&mut own)?;
-            guest.restore(&mut &own[..])?;
-        }
-        self.store.restore(snapshot)
-    }
-
-    fn digest(&self) -> u64 {
-        let guest = self.guest.as_ref().map_or(0, |guest| guest.digest());
-        StateMachine::digest(&self.store) ^ guest.rotate_left(17)
-    }
-}
-
-/// The guest's state, after its length, and the store's.
-struct Both {
-    guest: Box<dyn Frozen>,
-    store: Box<dyn Frozen>,
-}
-
-impl Frozen for Both {
-    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut own = Vec::new();
-        self.guest.write_to(&mut own)?;
-        out.write_all(&(own.len() as u64).to_le_bytes())?;
-        out.write_all(&own)?;
-        self.store.write_to(out)
     }
 }

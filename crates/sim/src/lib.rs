@@ -1,6 +1,6 @@
 //! The deterministic simulator: clusters of real replicas in a world where everything can go wrong, from one seed.
 //!
-//! The replicas are [`synod_replica::Replica`] and [`synod_replica::Executor`] over [`synod_kv::KvStore`], as
+//! The replicas are [`synod_replica::Replica`] and [`synod_replica::Executor`] over `synod_kv::KvStore`, as
 //! a server runs them; their messages, records and snapshots go through their real encodings. Their
 //! surroundings are simulated: time and clocks, the network, disks, clients, and accidents. Nothing here is a
 //! second implementation of anything that ships, except the specification of the store against which
@@ -19,6 +19,14 @@
 //! 9. [`guest`]: a state machine of your own under the same faults, with your invariants; [`plans`] and [`REPLAY`].
 //! 10. [`cli`]: `synod sim`.
 //!
+//! # Features
+//!
+//! Both are on by default. Without them a state machine of your own runs alone ([`run_guest`]).
+//!
+//! - `kv`: the store, the clients that use and watch it, and what is made for it: scripts, exploration, outages and
+//!   merged groups.
+//! - `cli`: `synod sim`, which needs `kv`.
+//!
 //! # Equal seeds, equal runs
 //!
 //! All random numbers come from the seed, events of one instant happen in the order in which they were added,
@@ -34,27 +42,38 @@
 //! assert_eq!(synod_sim::run(&plan).unwrap().fingerprint, outcome.fingerprint);
 //! ```
 
+// Without these features some of what follows has no user.
+#![cfg_attr(not(feature = "cli"), allow(dead_code, unused_imports))]
+
 pub mod chart;
 pub mod check;
+#[cfg(feature = "cli")]
 pub mod cli;
 mod clock;
 pub mod describe;
 mod disk;
+#[cfg(feature = "kv")]
 pub mod explore;
 mod files;
 pub mod guest;
+#[cfg(feature = "kv")]
 pub mod merged;
 mod network;
 mod odds;
+#[cfg(feature = "kv")]
 mod ops;
+#[cfg(feature = "kv")]
 pub mod outage;
 pub mod plan;
 mod queue;
 mod replay;
 mod run;
+#[cfg(feature = "kv")]
 pub mod scenario;
 pub mod situations;
 mod trace;
+mod watches;
+#[cfg(feature = "kv")]
 mod watching;
 mod world;
 

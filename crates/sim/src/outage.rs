@@ -1,8 +1,11 @@
 //! How long an election leaves a group without a leader while a fault lasts: the rows of a table, and `synod
 //! sim outages`, which prints it. `world/outage.rs` plays one fault; a test checks the bounds.
 
-use std::{fmt::Write as _, process::ExitCode, time::Duration};
+use std::time::Duration;
+#[cfg(feature = "cli")]
+use std::{fmt::Write as _, process::ExitCode};
 
+#[cfg(feature = "cli")]
 use clap::Args;
 use synod_consensus::ElectionKind;
 
@@ -363,6 +366,7 @@ pub fn election_timeout() -> Duration {
 /// how long service was missing: the longest time and the median over all places and seeds, in election
 /// time-outs; first because of the fault, then because the leader crashed while it lasted. Where a fault may make
 /// service slow, it comes first how many percent of the commands before the fault were answered while it lasted.
+#[cfg(feature = "cli")]
 #[derive(Args, Clone, Debug)]
 pub struct OutagesArgs {
     /// How many times each case is played, each time with other small delays and clocks.
@@ -371,6 +375,7 @@ pub struct OutagesArgs {
 }
 
 /// Prints the table. The exit code is 1 if a bound is exceeded or an invariant is violated.
+#[cfg(feature = "cli")]
 #[must_use]
 pub fn print(args: &OutagesArgs) -> ExitCode {
     let timeout = election_timeout();

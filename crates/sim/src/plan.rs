@@ -18,7 +18,7 @@ use crate::{
     odds::Odds,
 };
 
-pub use crate::watching::WatchPlan;
+pub use crate::watches::WatchPlan;
 pub use families::Family;
 pub use synod_storage::{Durability, Ending};
 

@@ -113,7 +113,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, Box<Failure>> {
     })
 }
 
-/// Runs a plan with a state machine of your own beside the store: see [`guest`](crate::guest). A failure, as it is
+/// Runs a plan with a state machine of your own: see [`guest`](crate::guest). A failure, as it is
 /// displayed, shows the last events and the command that replays the run in the same test or program
 /// ([`REPLAY`](crate::REPLAY)), which prints every event.
 ///

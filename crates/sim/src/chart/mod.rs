@@ -34,7 +34,9 @@ pub use record::Recorder;
 pub(crate) use record::{Key, Lane, Mark};
 pub use style::DEJAVU_SANS;
 use style::{NOISE, NOISE_OF_RUNS};
-pub use window::{Bound, Window, WindowArgs};
+#[cfg(feature = "cli")]
+pub use window::WindowArgs;
+pub use window::{Bound, Window};
 
 /// The texts of a chart besides what was recorded.
 #[derive(Clone, Debug, Default)]

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
+#[cfg(feature = "cli")]
 use clap::Args;
 
 use crate::clock::Moment;
@@ -46,6 +47,7 @@ impl fmt::Display for Bound {
 }
 
 /// What of a run a chart shows.
+#[cfg(feature = "cli")]
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct WindowArgs {
     /// The chart begins at this place: virtual milliseconds, or event:N with the number of an event as charts show it.
@@ -56,6 +58,7 @@ pub struct WindowArgs {
     pub html_to: Option<Bound>,
 }
 
+#[cfg(feature = "cli")]
 impl WindowArgs {
     /// Whether a part of the run was chosen.
     #[must_use]

@@ -20,18 +20,7 @@ use synod_api::{
 };
 use synod_kv::KvStore;
 
-/// Something that the log has done to a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LeaseAct {
-    /// It was granted or renewed, for so many seconds.
-    Lives { lease: i64, seconds: i64 },
-    /// A client revoked it.
-    Revoked { lease: i64 },
-    /// Its time was over.
-    Ended { lease: i64, had_keys: bool },
-    /// It has its whole time again, since another replica moved the clock, or the log stood still.
-    StartsAgain { lease: i64 },
-}
+use super::leases::LeaseAct;
 
 /// What a store went through.
 #[derive(Debug)]

@@ -2,11 +2,21 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{
-    invariant::{Checked, Invariant, demand},
-    journal::LeaseAct,
-};
+use super::invariant::{Checked, Invariant, demand};
 use crate::clock::Moment;
+
+/// Something that the log has done to a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseAct {
+    /// It was granted or renewed, for so many seconds.
+    Lives { lease: i64, seconds: i64 },
+    /// A client revoked it.
+    Revoked { lease: i64 },
+    /// Its time was over.
+    Ended { lease: i64, had_keys: bool },
+    /// It has its whole time again, since another replica moved the clock, or the log stood still.
+    StartsAgain { lease: i64 },
+}
 
 /// What a lease that is over may still live: the clock moves at least that often while there are leases, and its time
 /// begins to count with the second time that the clock moves.

@@ -15,10 +15,11 @@ use synod_consensus::ProtocolKind;
 use synod_replica::{Executor, Group, Outcome};
 use synod_wire::{Ballots, Batch, Command, CommandKind, Epoch, SessionId, Slot};
 
+#[cfg(feature = "kv")]
+use super::journal::Journal;
 use super::{
     guest::{Answered, GuestReference},
     invariant::{Checked, Invariant, Violation, demand},
-    journal::Journal,
 };
 use crate::guest::{AnyGuest, Hosting};
 
@@ -70,6 +71,7 @@ impl Reference {
     }
 
     /// What the store went through, if somebody wants to know.
+    #[cfg(feature = "kv")]
     pub(crate) fn journal(&self) -> Option<&RefCell<Journal>> {
         self.executor.machine().journal()
     }
@@ -156,11 +158,13 @@ impl Reference {
         }
         let (epoch, protocol) = (self.executor.group().epoch, self.executor.group().protocol);
         let outcomes = self.executor.execute(slot, Ballots::ZERO, batch, |_| true);
+        #[cfg(feature = "kv")]
         let ended = self.executor.machine().take_ended();
         for (command, outcome) in batch.commands().zip(&outcomes) {
             self.outcome(slot, command, outcome)?;
         }
         // Where in the batch the clock moved does not matter to a hint.
+        #[cfg(feature = "kv")]
         self.ended.extend(ended.into_iter().map(|(lease, revision)| (lease, revision, self.commands)));
         self.log.push((batch.clone(), epoch, protocol));
         self.outcomes.push(outcomes);

@@ -30,6 +30,7 @@
 //! and why. All replicas begin with their first records durable, and with sessions to each other. Decisions are
 //! announced at once.
 
+#[cfg(feature = "cli")]
 pub mod cli;
 mod fingerprint;
 mod judge;

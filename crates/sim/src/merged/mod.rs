@@ -25,6 +25,7 @@
 
 mod actions;
 mod check;
+#[cfg(feature = "cli")]
 mod cli;
 mod clients;
 mod disk;
@@ -48,6 +49,8 @@ use fastrand::Rng;
 use synod_replica::{Event, RequestId};
 use synod_wire::{GroupId, Slot};
 
+#[cfg(feature = "cli")]
+pub use self::cli::{MergedArgs, run_merged};
 use self::{
     check::Order,
     clients::{Ask, Clients, Heard},
@@ -58,7 +61,6 @@ use self::{
     subscribers::Subscribers,
 };
 pub use self::{
-    cli::{MergedArgs, run_merged},
     plan::MergedPlan,
     situations::{Counts, Situation},
 };

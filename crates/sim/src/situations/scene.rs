@@ -8,7 +8,7 @@ use synod_wire::{Ballot, Batch, Epoch, ReplicaId, Slot};
 
 use crate::{
     check::{LeaseAct, is_learned, values},
-    watching::Remarks,
+    watches::Remarks,
 };
 
 /// What a replica shows of itself.

@@ -42,7 +42,7 @@ mod tests {
         super::{Face, Situations, stories::three},
         *,
     };
-    use crate::watching::Remarks;
+    use crate::watches::Remarks;
 
     /// What is reached by a sight, and was not before.
     fn reaches(seen: &mut Situations, sight: &Sight<'_>) -> Vec<Situation> {

@@ -213,7 +213,9 @@ impl World {
         for command in batch.commands().filter(|_| first) {
             self.goodput.executed(self.now, &command.payload);
         }
+        #[cfg(feature = "kv")]
         self.leases_end();
+        #[cfg(feature = "kv")]
         self.decide_leases(slot)?;
         self.check_clock()?;
         self.group_moves(slot)?;

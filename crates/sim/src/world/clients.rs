@@ -17,7 +17,7 @@ use synod_wire::SessionId;
 use super::{Happening, World};
 use crate::{
     chart,
-    check::{Checked, Done, EndedLease, Invariant, Violation},
+    check::{Checked, Done, EndedLease, Invariant, Violation, check_history},
     describe,
     network::between,
     ops::{Answer, Key, Op, Order, Other, draw_lease_op},
@@ -122,6 +122,11 @@ enum Probe {
 pub(super) struct Pending {
     pub(super) at: usize,
     pub(super) ask: Ask,
+}
+
+/// Whether something is on its way from a client to a replica.
+pub(super) fn is_question(happening: &Happening) -> bool {
+    matches!(happening, Happening::Asked { .. })
 }
 
 /// All clients.
@@ -261,6 +266,11 @@ impl World {
             self.clients.ended.push(EndedLease { lease, delivered, place, revision });
             self.coverage.leases_ended += 1;
         }
+    }
+
+    /// Looks for an order of everything that clients did. Returns true if the search was given up.
+    pub(super) fn check_clients(&self) -> Result<bool, Violation> {
+        check_history(&self.clients.history, &self.clients.ended, |payload| self.reference.reply(payload))
     }
 
     /// Has all workers begin to think.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use synod_replica::{Event, Installed, SnapshotInfo};
 use synod_wire::{Ballots, Batch, GroupId, Slot};
 
-use super::{Happening, World, lives::restore, machine::Task};
+use super::{Happening, World, lives::restore, machine::Task, replaced};
 use crate::{
     chart::Mark,
     check::{Checked, Invariant, demand},
@@ -51,6 +51,7 @@ impl World {
                     let outcomes = life.executor.execute(slot, ballots, &batch, awaited);
                     if !known {
                         self.reference.executed(self.machines[of].id, slot, &outcomes)?;
+                        #[cfg(feature = "kv")]
                         self.check_leases(of, slot)?;
                     }
                     executed = Some(slot);
@@ -181,7 +182,7 @@ impl World {
         })?;
         if info.slot > life.executor.applied() {
             restore(&mut life.executor, info.slot, &bytes)?;
-            life.service.iter_mut().for_each(|service| service.installed += 1);
+            replaced(&mut life.service);
         }
         if let Err(error) = machine.disk.write_snapshot(info.slot, bytes) {
             // Its state is ahead of its files already.

@@ -8,6 +8,8 @@ use fastrand::Rng;
 use synod_replica::{Event, Outcome, ReadId, RequestError, RequestId, SessionCommand};
 use synod_wire::{CommandKind, SessionId, Slot};
 
+#[cfg(not(feature = "kv"))]
+use super::alone::Probes;
 use super::{Happening, World};
 use crate::{
     check::{Answered, Checked, Invariant, Violation, demand},
@@ -49,6 +51,9 @@ pub(crate) struct Guests {
     readers: Rng,
     /// No client begins another command.
     over: bool,
+    /// Who has served since somebody began to look.
+    #[cfg(not(feature = "kv"))]
+    pub(super) probes: Probes,
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +67,9 @@ struct Client {
     request: Option<RequestId>,
     /// The read that it waits for.
     reading: Option<Reading>,
+    /// The replica that it asks, if it asks only one, until that has served.
+    #[cfg(not(feature = "kv"))]
+    home: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -88,7 +96,16 @@ impl Guests {
             rng: Rng::with_seed(seed ^ 0x9_0e57),
             readers: Rng::with_seed(seed ^ 0x4e_ad_e4),
             over: false,
+            #[cfg(not(feature = "kv"))]
+            probes: Probes::default(),
         }
+    }
+
+    /// Adds a client that asks one replica until that has served.
+    #[cfg(not(feature = "kv"))]
+    pub(super) fn add_probe(&mut self, of: usize) -> usize {
+        self.clients.push(Client { home: Some(of), ..Client::default() });
+        self.clients.len() - 1
     }
 
     /// Whether a client reads next, and what.
@@ -128,6 +145,15 @@ impl World {
         }
         let is_free = client.session.is_some() && client.under_way.is_none();
         let of = guests.rng.usize(0..replicas);
+        #[cfg(not(feature = "kv"))]
+        let home = guests.clients[index].home;
+        #[cfg(not(feature = "kv"))]
+        if home.is_some_and(|home| guests.has_served(home)) {
+            return Ok(());
+        }
+        #[cfg(not(feature = "kv"))]
+        let (of, is_free) =
+            (home.unwrap_or(of), is_free || home.is_some_and(|home| guests.has_written(home)));
         if !self.machines[of].is_running() {
             self.guest_thinks_later(index);
             return Ok(());
@@ -135,13 +161,16 @@ impl World {
         if is_free && let Some(query) = guests.draw_query() {
             return self.guest_reads(of, index, query);
         }
+        let is_done = guests.history.len() >= COMMANDS_MAX;
+        #[cfg(not(feature = "kv"))]
+        let is_done = is_done && home.is_none();
         let client = &mut guests.clients[index];
         let (kind, session, payload) = match client.session {
             None => (CommandKind::OpenSession, None, Bytes::new()),
             Some(session) => {
                 let at = match client.under_way {
                     Some(at) => at,
-                    None if guests.history.len() >= COMMANDS_MAX => return Ok(()),
+                    None if is_done => return Ok(()),
                     None => {
                         let command = guests.guest.command(&mut guests.rng);
                         let asked_at = self.clients.stamp();
@@ -199,6 +228,8 @@ impl World {
         let seen = self.reference.answers(self.machines[of].id, &answered)?;
         guests.known = guests.known.max(seen);
         guests.read += 1;
+        #[cfg(not(feature = "kv"))]
+        guests.probes.read(of);
         self.guest_thinks_later(index);
         Ok(true)
     }
@@ -272,7 +303,9 @@ impl World {
             }
             return Ok(true);
         }
-        let Some((_, index)) = guests.requests.remove(&request) else { return Ok(false) };
+        let Some((_at, index)) = guests.requests.remove(&request) else { return Ok(false) };
+        #[cfg(not(feature = "kv"))]
+        guests.probes.answered(_at, outcome);
         let client = &mut guests.clients[index];
         client.request = None;
         self.trace.line(self.now, || match outcome {

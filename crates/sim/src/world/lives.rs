@@ -9,7 +9,7 @@ use synod_storage::StorageError;
 use synod_wire::{ReplicaId, Slot, Time};
 
 use super::{
-    Happening, World,
+    Happening, World, is_question,
     machine::{Life, Pause},
 };
 use crate::{
@@ -20,7 +20,6 @@ use crate::{
     network::{Loss, Wire, between},
     plan::{Ending, Plan},
     situations::{Face, Sight, is_long},
-    watching::Service,
 };
 
 impl World {
@@ -56,8 +55,8 @@ impl World {
         let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
         self.terms.restarted(of, base, machine.disk.records(), machine.disk.lost)?;
 
-        let service = Service::new(&self.plan.watches);
-        let (executor, snapshot) = self.restored(found.snapshot, service.as_ref())?;
+        let (hosting, service) = self.hosting();
+        let (executor, snapshot) = self.restored(found.snapshot, hosting)?;
         let first = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
 
         let tail = found.records.iter().map(|(_, record)| slots(record).end.saturating_sub(1)).max();
@@ -101,7 +100,7 @@ impl World {
         }
         let watch = Watch::new(me, first, entered);
         let life = Life::new(number, replica, executor, clock, watch);
-        self.machines[of].life = Some(Life { service: service.map(Box::new), ..life });
+        self.machines[of].life = Some(Life { service, ..life });
         self.check_state(of)?;
         self.carry_out(of, actions)?;
         let machine = &mut self.machines[of];
@@ -119,9 +118,9 @@ impl World {
     fn restored(
         &self,
         kept: Option<(Slot, Bytes)>,
-        service: Option<&Service>,
+        hosting: Hosting,
     ) -> Result<(Executor<Hosting>, Option<Installed>), Violation> {
-        let mut executor = Executor::new(self.hosting(service), self.first_group());
+        let mut executor = Executor::new(hosting, self.first_group());
         #[cfg(feature = "planted-bugs")]
         if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ExecuteRetryTwice) {
             executor.execute_repeats();
@@ -236,9 +235,8 @@ impl World {
         self.situations.see(&Sight::Resumes { of, long });
         // Clients and peers have sockets of their own: what came first need not be read first.
         let clients_first = self.rng.bool();
-        let of_client = |happening: &Happening| matches!(happening, Happening::Asked { .. });
         let (first, then): (Vec<_>, Vec<_>) =
-            waiting.into_iter().partition(|happening| clients_first && of_client(happening));
+            waiting.into_iter().partition(|happening| clients_first && is_question(happening));
         for happening in first.into_iter().chain(then) {
             self.happen(happening)?;
         }

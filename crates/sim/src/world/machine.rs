@@ -6,7 +6,7 @@ use synod_consensus::To;
 use synod_replica::{Executor, PeerMessage, ReadId, Replica, RequestId, SnapshotInfo};
 use synod_wire::{Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
-use super::{Happening, identity::Files, lives::birth_of};
+use super::{Happening, Served, identity::Files, lives::birth_of};
 use crate::{
     check::{Held, Watch},
     clock::{Clock, Moment},
@@ -14,7 +14,6 @@ use crate::{
     files::Files as RealFiles,
     guest::Hosting,
     plan::Plan,
-    watching::Service,
 };
 
 /// A simulated machine: its disk, and the replica that runs on it.
@@ -93,7 +92,7 @@ pub(crate) struct Life {
     /// The newest revision that a stale read has shown.
     pub(crate) seen_revision: i64,
     /// What serves those who watch, if somebody does.
-    pub(crate) service: Option<Box<Service>>,
+    pub(crate) service: Served,
 }
 
 impl Life {
@@ -128,7 +127,7 @@ impl Life {
             ahead_max: None,
             away: false,
             seen_revision: 0,
-            service: None,
+            service: Served::default(),
         }
     }
 }

@@ -14,6 +14,7 @@
 //! | `coverage.rs` | how much of what can happen did happen |
 //! | `watchers.rs` | those who watch what clients change; leases by the time of the world |
 //! | `guests.rs` | clients of a state machine that somebody brings |
+//! | `alone.rs` | what is left of the store's clients where there is no store |
 //! | `faults.rs` | what goes wrong, and the end of all that |
 //! | `operator.rs` | changes of the group, and the machines that come and go with them |
 //! | `first_group.rs` | the group whose members this one follows |
@@ -22,6 +23,9 @@
 //! | `manual.rs` | a world that a script moves, step by step |
 
 mod actions;
+#[cfg(not(feature = "kv"))]
+mod alone;
+#[cfg(feature = "kv")]
 mod clients;
 mod coverage;
 mod execution;
@@ -34,35 +38,38 @@ mod lives;
 mod machine;
 mod manual;
 mod operator;
+#[cfg(feature = "kv")]
 mod outage;
+#[cfg(feature = "kv")]
 mod requests;
 mod trials;
+#[cfg(feature = "kv")]
 mod watchers;
 
 use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_kv::KvStore;
 use synod_replica::Event;
 use synod_wire::{ReplicaId, Slot};
 
 use crate::{
     chart::{Key, Mark, Recorder},
-    check::{
-        Batches, Checked, Goodput, Groups, Invariant, Leases, Memory, Reference, Terms, Violation, Votes,
-        check_history,
-    },
+    check::{Batches, Checked, Goodput, Groups, Invariant, Memory, Reference, Terms, Violation, Votes},
     clock::Moment,
-    guest::{AnyGuest, Hosting},
+    guest::AnyGuest,
     network::{Arrival, Loss, Network, Packet},
     plan::{Family, Plan},
     queue::EventQueue,
     situations::{Reached, Situations},
     trace::Trace,
-    watching::{Service, Watchers},
 };
-use clients::{Ask, Clients, Heard};
+#[cfg(feature = "kv")]
+use crate::{check::Leases, watching::Watchers};
+#[cfg(not(feature = "kv"))]
+use alone::{Clients, Served, is_question, reference, replaced};
+#[cfg(feature = "kv")]
+use clients::{Ask, Clients, Heard, is_question};
 pub use coverage::Coverage;
 use faults::Faults;
 use first_group::FirstGroup;
@@ -72,9 +79,12 @@ use machine::Machine;
 pub(crate) use manual::UnderWay;
 use operator::Operator;
 pub(crate) use operator::info as member_info;
+#[cfg(feature = "kv")]
 pub(crate) use outage::REPLICAS as OUTAGE_REPLICAS;
 use trials::Trials;
 pub(crate) use trials::duration as trial_duration;
+#[cfg(feature = "kv")]
+use watchers::{Served, reference, replaced};
 
 /// More events than any run needs: a replica that asks for the same instant again and again is found out.
 const EVENTS_MAX: u64 = 3_000_000;
@@ -103,18 +113,23 @@ pub(crate) enum Happening {
     /// A snapshot file is complete.
     SnapshotWritten { of: usize, life: u64, slot: Slot, bytes: Bytes },
     /// A client's question reaches a replica.
+    #[cfg(feature = "kv")]
     Asked { of: usize, ask: Ask },
     /// An answer reaches a client.
+    #[cfg(feature = "kv")]
     Heard(Heard),
     /// A client's worker thinks of what to do next.
+    #[cfg(feature = "kv")]
     Think { client: usize, worker: usize },
     /// A client of a guest thinks of what to do next.
     GuestThinks { client: usize },
     /// A replica looks at the machine of a guest that it hosts.
     GuestLooks { of: usize, life: u64 },
     /// A client gives up an attempt.
+    #[cfg(feature = "kv")]
     GivesUp { client: usize, worker: usize, attempt: u64 },
     /// Somebody looks at a replica's state as it is.
+    #[cfg(feature = "kv")]
     Peek { of: usize },
     /// A replica's node sees what the first group of the cluster has decided.
     Sees { of: usize },
@@ -155,7 +170,9 @@ pub struct World {
     clients: Clients,
     /// A state machine that somebody brought, and its clients.
     guests: Option<Guests>,
+    #[cfg(feature = "kv")]
     watchers: Watchers,
+    #[cfg(feature = "kv")]
     leases: Leases,
     faults: Faults,
     operator: Operator,
@@ -246,8 +263,7 @@ impl World {
         let mut terms = Terms::new(capacity);
         terms.epoch_begins(&first);
         #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
-        let mut reference =
-            Reference::new(first.clone(), watchers::reference(&plan, guest.as_ref()), guest.as_ref());
+        let mut reference = Reference::new(first.clone(), reference(&plan, guest.as_ref()), guest.as_ref());
         #[cfg(feature = "planted-bugs")]
         if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
             reference.count_twice();
@@ -264,7 +280,9 @@ impl World {
             network: Network::new(plan.network, capacity, rng.fork()),
             clients: Clients::new(&plan, rng.fork()),
             guests: guest.map(|guest| Guests::new(guest, plan.seed)),
+            #[cfg(feature = "kv")]
             watchers: Watchers::new(&plan.watches, plan.seed, plan.clients.keys),
+            #[cfg(feature = "kv")]
             leases: Leases::default(),
             faults: Faults::new(capacity, rng.fork()),
             operator: Operator::new(&plan),
@@ -303,6 +321,7 @@ impl World {
         for of in 0..self.machines.len() {
             self.start(of)?;
         }
+        #[cfg(feature = "kv")]
         self.begin_asking();
         self.begin_guests();
         self.begin_faults();
@@ -318,12 +337,12 @@ impl World {
             self.goodput.check()?;
         }
         let recovery = self.now.since(peace + self.plan.clients.presses_on);
+        #[cfg(feature = "kv")]
         self.watch_to_the_end()?;
+        #[cfg(feature = "kv")]
         self.outlive_leases()?;
         self.check_guest_history()?;
-        let undecided = check_history(&self.clients.history, &self.clients.ended, |payload| {
-            self.reference.reply(payload)
-        })?;
+        let undecided = self.check_clients()?;
         let (operations, unanswered) = self.clients.counts();
         Ok(Outcome {
             simulated: self.now.since(Moment::START),
@@ -338,15 +357,6 @@ impl World {
             coverage: self.coverage,
             reached: self.situations.reached(),
         })
-    }
-
-    /// A state machine in its initial state.
-    fn hosting(&self, service: Option<&Service>) -> Hosting {
-        let store = match service {
-            Some(service) => KvStore::new().feeding(service.feed()),
-            None => KvStore::new(),
-        };
-        Hosting::of(store, self.guests.as_ref().map(|guests| &guests.guest))
     }
 
     /// Lets everything happen that is due through an instant.
@@ -369,6 +379,7 @@ impl World {
             return Err(Violation { invariant: Invariant::Liveness, detail });
         }
         self.happen(happening)?;
+        #[cfg(feature = "kv")]
         self.watch()?;
         let reached = self.situations.reached();
         self.chart(|chart| chart.reaches(reached));
@@ -464,9 +475,9 @@ impl World {
             | Happening::Flush { of, .. }
             | Happening::Execute { of, .. }
             | Happening::GuestLooks { of, .. }
-            | Happening::Peek { of }
-            | Happening::Sees { of }
-            | Happening::Asked { of, .. } => Some(*of),
+            | Happening::Sees { of } => Some(*of),
+            #[cfg(feature = "kv")]
+            Happening::Peek { of } | Happening::Asked { of, .. } => Some(*of),
             _ => None,
         }
     }
@@ -500,12 +511,17 @@ impl World {
             Happening::SnapshotWritten { of, life, slot, bytes } => {
                 self.snapshot_written(of, life, slot, bytes)
             }
+            #[cfg(feature = "kv")]
             Happening::Asked { of, ask } => self.asked(of, ask),
+            #[cfg(feature = "kv")]
             Happening::Heard(heard) => self.heard(heard),
+            #[cfg(feature = "kv")]
             Happening::Think { client, worker } => self.think(client, worker),
+            #[cfg(feature = "kv")]
             Happening::GivesUp { client, worker, attempt } => self.gives_up(client, worker, attempt),
             Happening::GuestThinks { client } => self.guest_thinks(client),
             Happening::GuestLooks { of, life } => self.guest_looks(of, life),
+            #[cfg(feature = "kv")]
             Happening::Peek { of } => self.peek(of),
             Happening::Sees { of } => self.sees(of),
             Happening::Fault => self.fault(),

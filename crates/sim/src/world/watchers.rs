@@ -9,6 +9,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use synod_api::synod::v1::{KvCommand, KvReply, kv_command::Command, kv_reply::Reply};
 use synod_consensus::Role;
+use synod_kv::KvStore;
 use synod_wire::Slot;
 
 use super::World;
@@ -18,8 +19,17 @@ use crate::{
     guest::{AnyGuest, Hosting},
     plan::Plan,
     situations::Sight,
-    watching::{Remarks, Site},
+    watches::Remarks,
+    watching::{Service, Site},
 };
+
+/// What serves those who watch at a replica, if somebody does.
+pub(crate) type Served = Option<Box<Service>>;
+
+/// A snapshot from another replica has replaced the state of one.
+pub(super) fn replaced(served: &mut Served) {
+    served.iter_mut().for_each(|service| service.installed += 1);
+}
 
 /// The state machine of the reference, which keeps a journal if somebody watches or there are leases.
 pub(super) fn reference(plan: &Plan, guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
@@ -29,6 +39,17 @@ pub(super) fn reference(plan: &Plan, guest: Option<&Rc<dyn AnyGuest>>) -> Hostin
 }
 
 impl World {
+    /// A state machine in its initial state, and what serves those who watch it.
+    pub(super) fn hosting(&self) -> (Hosting, Served) {
+        let service = Service::new(&self.plan.watches);
+        let store = match &service {
+            Some(service) => KvStore::new().feeding(service.feed()),
+            None => KvStore::new(),
+        };
+        let guest = self.guests.as_ref().map(|guests| &guests.guest);
+        (Hosting::of(store, guest), service.map(Box::new))
+    }
+
     /// A watcher or a hub may do something now.
     pub(super) fn watch(&mut self) -> Checked {
         self.watchers.next().map_or(Ok(()), |index| self.watcher_turns(index, true))
