@@ -11,7 +11,7 @@ use std::{
     collections::BTreeSet,
     fs,
     io::{Read, Write},
-    net::TcpStream,
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     path::Path,
     process::{Command, Stdio},
     sync::{
@@ -23,6 +23,8 @@ use std::{
 };
 
 use synod_client::{Client, Config, api::PutRequest};
+use synod_lab::net::{Link, Relay};
+use synod_wire::ReplicaId;
 
 use self::{
     commands::{SYNOD, WAIT_MAX, done, leader, members, page, status, synod, until, voters},
@@ -314,7 +316,6 @@ fn wiped_joiner(protocol: &str) {
     });
 }
 
-/// Whether /metrics has a series of the peer `id`.
 /// The calls of etcd's `Cluster`, by the Rust client.
 #[test]
 fn a_client_adds_moves_and_removes_a_member() {
@@ -354,6 +355,7 @@ fn a_client_adds_moves_and_removes_a_member() {
     });
 }
 
+/// Whether /metrics has a series of the peer `id`.
 fn is_in_metrics(endpoint: &str, id: u64) -> bool {
     let address = endpoint.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -371,6 +373,49 @@ fn peers_up(endpoint: &str) -> String {
     let lines: Vec<_> = table.lines().filter(|line| line.contains('|')).map(cells).collect();
     let column = lines[0].iter().position(|cell| cell == "PEERS UP").expect(&table);
     lines[1][column].clone()
+}
+
+/// A firewall that drops what one replica sends to another ends the connection that the first has dialled. Each of the
+/// two then has one connection of two with the other, and says so.
+#[test]
+fn a_direction_that_is_cut_shows_at_both_ends_with_the_name_of_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut started = None;
+    let behind = |ports: &[u16]| -> Vec<u16> {
+        let addresses = ports.iter().map(|&port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let targets = (1..).map(ReplicaId).zip(addresses);
+        let links = vec![vec![Link::CLEAR; ports.len()]; ports.len()];
+        let relay = started.insert(Relay::start(links, targets.collect(), 0).unwrap());
+        relay.addresses().iter().map(SocketAddr::port).collect()
+    };
+    let cluster = Cluster::start_behind(Path::new(SYNOD), folder.path(), 3, behind, &FLAGS);
+    let relay = started.expect("it was started with the cluster");
+    let endpoints = cluster.endpoints();
+    for endpoint in &endpoints {
+        until("each serves", || synod(&["put", "k", "v", "--endpoints", endpoint]).status.success());
+    }
+    let shows = |expected: [&str; 3]| {
+        for (endpoint, expected) in endpoints.iter().zip(expected) {
+            until(&format!("{expected} at {endpoint}"), || peers_up(endpoint) == expected);
+        }
+    };
+    let counts = |index: usize, peer: u64, connected: u64| {
+        let series = format!("synod_peer_connected{{peer=\"{peer}\"}} {connected}\n");
+        until(&series, || page(&endpoints[index], "/metrics").1.contains(&series));
+    };
+    shows(["2 of 2"; 3]);
+
+    relay.cut(0, 1, true);
+    relay.reset(0, 1);
+    shows(["1 of 2, not n2", "1 of 2, not n1", "2 of 2"]);
+    for (index, peer, connected) in [(0, 2, 0), (0, 3, 1), (1, 1, 0), (1, 3, 1), (2, 1, 1), (2, 2, 1)] {
+        counts(index, peer, connected);
+    }
+
+    relay.cut(0, 1, false);
+    shows(["2 of 2"; 3]);
+    counts(0, 2, 1);
+    counts(1, 1, 1);
 }
 
 #[test]

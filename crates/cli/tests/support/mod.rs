@@ -47,25 +47,49 @@ impl Cluster {
         started: usize,
         flags: &[&str],
     ) -> Cluster {
-        let mut cluster = Cluster::of(program, folder, replicas, "http", flags);
+        let mut cluster = Cluster::of(program, folder, replicas, "http", <[u16]>::to_vec, flags);
         (0..started).for_each(|index| cluster.restart(index));
         cluster
     }
 
     /// Starts replicas that clients and other replicas reach with TLS, which `flags` say more about.
     pub fn start_with_tls(program: &Path, folder: &Path, replicas: usize, flags: &[&str]) -> Cluster {
-        let mut cluster = Cluster::of(program, folder, replicas, "https", flags);
+        let mut cluster = Cluster::of(program, folder, replicas, "https", <[u16]>::to_vec, flags);
+        (0..replicas).for_each(|index| cluster.restart(index));
+        cluster
+    }
+
+    /// Starts replicas that reach each other at other ports than those at which they listen. `behind` gets these, and
+    /// returns the others.
+    pub fn start_behind(
+        program: &Path,
+        folder: &Path,
+        replicas: usize,
+        behind: impl FnOnce(&[u16]) -> Vec<u16>,
+        flags: &[&str],
+    ) -> Cluster {
+        let mut cluster = Cluster::of(program, folder, replicas, "http", behind, flags);
         (0..replicas).for_each(|index| cluster.restart(index));
         cluster
     }
 
     /// Replicas that have not been started.
-    fn of(program: &Path, folder: &Path, replicas: usize, scheme: &str, flags: &[&str]) -> Cluster {
+    fn of(
+        program: &Path,
+        folder: &Path,
+        replicas: usize,
+        scheme: &str,
+        advertise: impl FnOnce(&[u16]) -> Vec<u16>,
+        flags: &[&str],
+    ) -> Cluster {
         let ports = free_ports(2 * replicas);
         let (clients, peers) = ports.split_at(replicas);
         let url = |port: u16| format!("{scheme}://127.0.0.1:{port}");
-        let initial_cluster: Vec<_> =
-            peers.iter().zip(1..).map(|(&port, number)| (format!("n{number}"), url(port))).collect();
+        let initial_cluster: Vec<_> = advertise(peers)
+            .into_iter()
+            .zip(1..)
+            .map(|(port, number)| (format!("n{number}"), url(port)))
+            .collect();
         let members: Vec<_> = initial_cluster.iter().map(|(name, url)| format!("{name}={url}")).collect();
         let replicas = (0..replicas).map(|index| {
             let name = format!("n{}", index + 1);
