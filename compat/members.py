@@ -35,15 +35,20 @@ def text(content):
 
 
 class Members:
-    """`command` starts a member: `synod serve` or `etcd`. With `files` there is TLS for clients and between members."""
+    """`command` starts a member: `synod serve` or `etcd`. With `files` there is TLS for clients and between members.
 
-    def __init__(self, command, folder, flags=(), files=None):
+    Names begin with `name`, and the first member serves clients at `port`, if that is given. `behind` gets the URLs at
+    which members listen for each other, and returns those at which they reach each other."""
+
+    def __init__(self, command, folder, flags=(), files=None, name="n", port=None, behind=list):
         self.command, self.folder, self.flags, self.files = command, folder, list(flags), files
         scheme = "https" if files else "http"
         ports = free_ports(2 * COUNT)
+        ports[0] = port or ports[0]
         self.clients = [f"{scheme}://127.0.0.1:{port}" for port in ports[:COUNT]]
-        self.peers = [f"{scheme}://127.0.0.1:{port}" for port in ports[COUNT:]]
-        self.names = [f"n{of}" for of in range(COUNT)]
+        self.listens = [f"{scheme}://127.0.0.1:{port}" for port in ports[COUNT:]]
+        self.peers = behind(self.listens)
+        self.names = [f"{name}{of}" for of in range(COUNT)]
         self.joined = set()
         self.token = self.root_password = None
         self.context = None
@@ -57,9 +62,10 @@ class Members:
     def start(self, of):
         name = self.names[of]
         command = [
-            *self.command, f"--name={name}", f"--data-dir={self.folder}/{name}",
+            # Two words, since a client's own tests look for the processes of members by them.
+            *self.command, "--name", name, f"--data-dir={self.folder}/{name}",
             f"--listen-client-urls={self.clients[of]}", f"--advertise-client-urls={self.clients[of]}",
-            f"--listen-peer-urls={self.peers[of]}", f"--initial-advertise-peer-urls={self.peers[of]}",
+            f"--listen-peer-urls={self.listens[of]}", f"--initial-advertise-peer-urls={self.peers[of]}",
             "--initial-cluster=" + ",".join(f"{name}={peer}" for name, peer in zip(self.names, self.peers)),
             f"--initial-cluster-state={'existing' if name in self.joined else 'new'}",
             *(server_flags(self.files, "server") if self.files else []), *self.flags,
@@ -86,7 +92,8 @@ class Members:
         self.names[of] = f"n{COUNT + len(self.joined)}"
         self.joined.add(self.names[of])
         scheme = self.clients[of].partition("://")[0]
-        self.clients[of], self.peers[of] = [f"{scheme}://127.0.0.1:{port}" for port in free_ports(2)]
+        self.clients[of], self.listens[of] = [f"{scheme}://127.0.0.1:{port}" for port in free_ports(2)]
+        self.peers[of] = self.listens[of]
         self.ask("cluster/member/add", {"peerURLs": [self.peers[of]]})
         self.start(of)
 
