@@ -11,7 +11,7 @@ use std::{
     ops::Range,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::Path,
-    process::{Command, Output},
+    process::Command,
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
