@@ -20,7 +20,17 @@ struct Page {
 }
 
 /// The texts are links to those in docs/, so that the crate has them when it is published.
-const PAGES: [Page; 3] = [
+const PAGES: [Page; 5] = [
+    Page {
+        name: "auth",
+        about: "users, roles, and what they permit",
+        text: include_str!("../pages/auth.md"),
+    },
+    Page {
+        name: "exploring",
+        about: "exploring every state of a small configuration",
+        text: include_str!("../pages/exploring.md"),
+    },
     Page {
         name: "operating",
         about: "running a cluster, and what to do when something breaks",

@@ -55,6 +55,11 @@ impl Failure {
         Failure { hint: hint.or(self.hint), ..self }
     }
 
+    /// The same failure with another message.
+    pub fn saying(self, message: String) -> Failure {
+        Failure { message, ..self }
+    }
+
     /// Prints the message.
     pub fn report(self) -> ExitCode {
         eprintln!("error: {}", self.message);
@@ -136,7 +141,7 @@ const REMEDIES: [(&str, &str); 9] = [
     (
         "permission denied",
         "`synod user get NAME --detail` shows what the roles of a user permit; users, roles and the cluster take the \
-         role root (docs/auth.md)",
+         role root (`synod docs auth`)",
     ),
     (
         "password was given for no password user",

@@ -11,6 +11,7 @@ mod docs;
 mod failure;
 mod freed;
 mod huge_pages;
+mod interruption;
 mod kv;
 mod lease;
 mod member;

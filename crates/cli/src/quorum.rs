@@ -45,8 +45,9 @@ fn explained(group: &Group, answered: &BTreeMap<u64, StatusResponse>) -> Option<
     if !has_quorum(group, votes) {
         // Of a cluster that has not begun, one replica's view is enough, and the one that misses the fewest tells best.
         let waiting = answered.values().filter(|status| !status.waits_for.is_empty());
-        if let Some(status) = waiting.min_by_key(|status| status.waits_for.len()) {
-            return said([status]);
+        let told = waiting.min_by_key(|status| status.waits_for.len()).and_then(|status| said([status]));
+        if told.is_some() {
+            return told;
         }
     }
     missing_quorum(group, |id| answered.contains_key(&id)).or_else(|| said(answered.values()))

@@ -17,6 +17,7 @@ use synod_storage::StorageError;
 use crate::{
     client::{ClientArgs, block_on},
     failure::Failure,
+    interruption::Interruption,
     output::{self, Bytes, Format},
     serve::{
         config::{self, Checked},
@@ -131,15 +132,25 @@ fn save(args: &SaveArgs) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
     let cluster = args.client.client()?;
     // It takes as long as it takes; each piece has the time of a command.
-    block_on(receive(&cluster, part.as_file_mut(), failed))?;
+    block_on(async {
+        let mut interruption = Interruption::listen().map_err(failed)?;
+        tokio::select! {
+            received = receive(&cluster, part.as_file_mut(), failed) => received,
+            () = interruption.comes() => Err(Failure::failed(format!("interrupted; {} is as it was", path.display()))),
+        }
+    })?;
     part.as_file().sync_all().map_err(failed)?;
-    let saved = Backup::open(part.path(), true).and_then(|saved| saved.status()).map_err(of_file(path))?;
+    let saved = Backup::open(part.path(), true).and_then(|saved| saved.status());
+    let saved = saved.map_err(|error| {
+        Failure::failed(format!("what was received is no backup: {error}; {} is as it was", path.display()))
+    })?;
     part.persist(path).map_err(|error| failed(error.error))?;
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
     let BackupStatus { revision, keys, bytes, .. } = saved;
-    output::print(
-        format!("{} saved: revision {revision}, {keys} keys, {}\n", path.display(), Bytes(bytes)).as_bytes(),
-    )
+    let text = format!("{} saved: revision {revision}, {keys} keys, {}", path.display(), Bytes(bytes));
+    let fields =
+        json!({"file": path.display().to_string(), "revision": revision, "keys": keys, "bytes": bytes});
+    output::answer(args.client.write_out, &text, &fields)
 }
 
 /// Receives the file from the first endpoint that has it.
@@ -248,7 +259,10 @@ fn restore(args: &RestoreArgs, told: &[String]) -> Result<(), Failure> {
         RestoreError::NotEmpty(_) | RestoreError::MountPoint(_) | RestoreError::InTheWay(_) => {
             Failure::usage(format!("--data-dir {error}"))
         }
-        RestoreError::Storage(StorageError::NoLogDir { .. }) => Failure::usage(format!("--wal-dir {error}")),
+        RestoreError::LogNotEmpty(_)
+        | RestoreError::Storage(StorageError::NoLogDir { .. } | StorageError::LogMount { .. }) => {
+            Failure::usage(format!("--wal-dir {error}"))
+        }
         RestoreError::Config(_) => Failure::usage(error),
         _ => Failure::failed(error),
     })?;

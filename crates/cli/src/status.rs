@@ -49,6 +49,7 @@ impl From<Error> for Silence {
         let why = match error {
             // Each endpoint is asked once.
             Error::Unavailable { endpoint, cause, .. } => format!("{endpoint}: {cause}"),
+            Error::Refused { endpoint, code, message, .. } => format!("{endpoint}: {message} ({code:?})"),
             error => error.to_string(),
         };
         Silence { state, why, name: String::new() }
@@ -220,8 +221,10 @@ fn groups(asked: &[Asked]) -> String {
     };
     let row = |number: usize| {
         let told = || told().filter_map(|status| Some((&status.name, status.groups.get(number)?)));
-        // Of replicas that name different leaders, the one with the highest ballot is the last to have heard.
-        let latest = told().max_by_key(|(_, group)| ballot_round(&group.ballot));
+        // Of replicas that name different leaders, the one with the highest ballot of the latest epoch is the last to have
+        // heard.
+        let present = told().filter(|(_, group)| group.role != "away");
+        let latest = present.max_by_key(|(_, group)| (group.epoch, ballot_round(&group.ballot)));
         let decided = told().map(|(_, group)| group.decided_slot).max().unwrap_or(0);
         let applied = told().map(|(name, group)| match group.role.as_str() {
             "away" => format!("{name} away"),
@@ -615,6 +618,18 @@ mod tests {
             (&true.into(), &true.into())
         );
         assert_eq!(json["groups"][0]["without_memory"], false);
+
+        // Ballots begin again with each epoch.
+        let mut heard = two;
+        for (asked, (epoch, ballot, leader)) in
+            heard.iter_mut().zip([(2, "256@r1", "n1"), (2, "0@r0", ""), (1, "768@r3", "n3")])
+        {
+            for group in asked.answer.as_mut().map(|status| &mut status.groups).into_iter().flatten() {
+                (group.epoch, group.ballot, group.leader_name) = (epoch, ballot.into(), leader.into());
+            }
+        }
+        let rows = groups(&heard);
+        assert!(rows.lines().skip(2).all(|row| row.split_whitespace().nth(1) == Some("n1")), "{rows}");
     }
 
     #[test]

@@ -107,8 +107,13 @@ impl Event {
     /// The event as a watch is told it that begins after a compaction at this revision: what the compaction made
     /// unreadable is no previous version, as in etcd.
     #[must_use]
-    pub fn after_compaction(self, compacted: i64) -> Event {
-        if self.revision() > compacted { self } else { Event { previous: None, ..self } }
+    pub(crate) fn after_compaction(self, compacted: i64) -> Event {
+        if self.is_changed_by_compaction(compacted) { Event { previous: None, ..self } } else { self }
+    }
+
+    /// Whether [`after_compaction`](Event::after_compaction) makes another event of it.
+    pub(crate) fn is_changed_by_compaction(&self, compacted: i64) -> bool {
+        self.previous.is_some() && self.revision() <= compacted
     }
 
     /// About how many bytes it takes as a message, the previous pair included.
@@ -245,9 +250,7 @@ impl Change<'_> {
         let found = find(&self.store.keys, key);
         let made = found.and_then(|(_, history)| Some((history, history.made_by(revision, sub)?)));
         let (history, version) = made.expect("a version is kept until a compaction passes it");
-        // As in etcd, what a compaction made unreadable is no previous version.
-        let readable = revision > self.store.compacted;
-        Event::new(key, version, Some(history).filter(|_| readable))
+        Event::new(key, version, Some(history)).after_compaction(self.store.compacted)
     }
 }
 

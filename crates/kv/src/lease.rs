@@ -52,7 +52,7 @@ use crate::{KvBug, KvError, KvStore, auth::Caller, budget::Budget, key::Key, pla
 pub(crate) const LEASE_BYTES: u64 = 256;
 
 /// The shortest time to live, in seconds; a shorter one is raised to it. It is etcd's, and some election time-outs.
-pub(crate) const TTL_SECONDS_MIN: i64 = 2;
+const TTL_SECONDS_MIN: i64 = 2;
 /// The longest time to live, in seconds, as with etcd.
 pub(crate) const TTL_SECONDS_MAX: i64 = 9_000_000_000;
 

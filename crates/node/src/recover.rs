@@ -190,6 +190,15 @@ pub fn force_new_cluster<S: StateMachine>(
     let found::Found { data_dir, wal, groups, executors, .. } = found::open(config, machines, true)?;
     // Nothing will be written to it.
     drop(wal);
+    let log = config.data_dir.join("wal");
+    if data_dir.wal() != log {
+        warnings.push(format!(
+            "the new log is in {}, and the old one stays in {}: start the replica without naming a folder for its log, or \
+             move the new one to an empty folder first and name that",
+            log.display(),
+            data_dir.wal().display()
+        ));
+    }
     let count = groups.len();
     let mut survived = Vec::new();
     for (found, executor) in groups.into_iter().zip(executors) {

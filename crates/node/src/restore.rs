@@ -43,8 +43,19 @@ pub enum RestoreError {
     )]
     MountPoint(PathBuf),
     /// Something has the name under which the directory is made.
-    #[error("{} exists already: a restore was interrupted, or one runs; move it away", .0.display())]
+    #[error(
+        "{} exists already: a restore was interrupted, or one runs; move it away, and what is in the folder of the log if that \
+         is another one",
+        .0.display()
+    )]
     InTheWay(PathBuf),
+    /// The folder that is to have the log is not empty.
+    #[error(
+        "{} is to have the log and is not empty; name an empty folder, or move away what is in it, such as what a restore \
+         left that was killed",
+        .0.display()
+    )]
+    LogNotEmpty(PathBuf),
     /// A file or a directory cannot be used.
     #[error(transparent)]
     Storage(#[from] StorageError),
@@ -81,10 +92,10 @@ pub fn from_backup<S: StateMachine>(config: &Config, machine: S) -> Result<(), R
     };
     let mut making = Making::begin(&path, log_dir)?;
     write(config, &making, machine)?;
-    // From here on what was made may be in its place.
-    making.is_finished = true;
-    DataDir::place(&path)?;
-    Ok(())
+    let placed = DataDir::place(&path);
+    // Also where it has its name, and only that could not be made durable.
+    making.is_finished = placed.is_ok() || !making.made.exists();
+    Ok(placed?)
 }
 
 /// The directories that a restore makes. They are removed unless it is finished.
@@ -100,7 +111,7 @@ impl Making {
     fn begin(path: &Path, log_dir: Option<PathBuf>) -> Result<Making, RestoreError> {
         let had_log_dir = match &log_dir {
             Some(log_dir) => is_empty(log_dir).map_err(|error| match error {
-                RestoreError::NotEmpty(dir) => StorageError::NoLogDir { dir }.into(),
+                RestoreError::NotEmpty(dir) => RestoreError::LogNotEmpty(dir),
                 other => other,
             })?,
             None => false,

@@ -5,6 +5,7 @@ mod common;
 use std::{
     fs,
     io::{self, Read, Write},
+    os::unix::fs::symlink,
     path::Path,
     time::Duration,
 };
@@ -128,6 +129,19 @@ fn an_interrupted_recovery_is_finished_and_not_passed_over() {
     assert!(force_new_cluster(&config, vec![Nothing], |_| false).unwrap().is_none(), "it can be read");
 }
 
+#[test]
+fn what_is_recovered_has_its_log_with_it_and_says_where_the_old_one_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, fast) = (folder.path().join("r1"), folder.path().join("fast"));
+    let config = survivor(&path);
+    fs::rename(path.join("wal"), &fast).unwrap();
+    DataDir::link_log(&path, &fast).unwrap();
+    let plan = force_new_cluster(&config, vec![Nothing], |_| true).unwrap().expect("agreed");
+    let said = format!("the old one stays in {}", fast.display());
+    assert!(plan.warnings.iter().any(|warning| warning.contains(&said)), "{:?}", plan.warnings);
+    assert!(fs::symlink_metadata(path.join("wal")).unwrap().is_dir() && fast.exists());
+}
+
 /// At one time the new directory was made beside the link, or had no name at all.
 #[test]
 fn the_directory_may_be_named_in_a_roundabout_way() {
@@ -227,7 +241,10 @@ type Tune = fn(&mut Config);
 const WAYS: [(&str, Tune); 5] = [
     ("multipaxos", |config| config.settings.consensus = Options::of(ProtocolKind::MultiPaxos)),
     ("sequence-paxos", |config| config.settings.consensus = Options::of(ProtocolKind::SequencePaxos)),
-    ("raft", |config| config.settings.consensus = Options::of(ProtocolKind::Raft)),
+    ("raft, with a log apart", |config| {
+        config.settings.consensus = Options::of(ProtocolKind::Raft);
+        config.log_dir = Some(config.data_dir.with_extension("log"));
+    }),
     ("ring", |config| config.settings.consensus = Options::of(ProtocolKind::Ring)),
     ("merged", |config| config.merging = Some(Merging::of(2))),
 ];
@@ -319,7 +336,28 @@ fn a_backup_is_restored_where_there_is_nothing() {
         }
     }
     assert!(matches!(from_backup(&config, Full), Err(RestoreError::Io { doing: "write", .. })));
-    assert!(!made.exists() && fs::read_dir(&config.data_dir).unwrap().next().is_none());
+    let is_empty = |path: &Path| fs::read_dir(path).unwrap().next().is_none();
+    assert!(!made.exists() && is_empty(&config.data_dir));
+    // The folder of a log stays if it was there, and only if it was.
+    let log_dir = config.data_dir.with_extension("log");
+    let mut apart = config.clone();
+    apart.log_dir = Some(log_dir.clone());
+    for was_there in [false, true] {
+        if was_there {
+            fs::create_dir(&log_dir).unwrap();
+        }
+        assert!(matches!(from_backup(&apart, Full), Err(RestoreError::Io { doing: "write", .. })));
+        assert!(log_dir.exists() == was_there && !made.exists());
+    }
+    assert!(is_empty(&log_dir));
+    fs::write(log_dir.join("something"), "of somebody").unwrap();
+    assert!(matches!(from_backup(&apart, backup()), Err(RestoreError::LogNotEmpty(_))));
+    // A link that leads nowhere counts as free, and a directory cannot get its name.
+    let mut dangling = config.clone();
+    dangling.data_dir = config.data_dir.with_extension("link");
+    symlink("nowhere", &dangling.data_dir).unwrap();
+    assert!(matches!(from_backup(&dangling, backup()), Err(RestoreError::Storage(_))));
+    assert!(!DataDir::replacement(&dangling.data_dir).exists());
 
     // An empty folder is one.
     from_backup(&config, backup()).unwrap();

@@ -64,7 +64,7 @@ mod web;
 
 pub use prometheus_client::registry::Registry;
 
-pub use auth::{Auth, TokenKind};
+pub use auth::{Auth, PASSWORD_BYTES_MAX, TokenKind};
 pub use config::{Config, KeepAlive};
 pub use event_loop::EventLoop;
 pub use listen::{Address, At, ListenError, Speaks, listen_addresses};

@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use synod_replica::{Context, StateMachine};
-use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
+use synod_wire::{Ballot, ClusterId, Epoch, ReplicaId, SessionId, Slot};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
@@ -154,6 +154,7 @@ impl Replica for InMemory {
             without_memory: false,
             leader: Some(self.member.id),
             ballot: Ballot { round: BALLOT_ROUND, replica: self.member.id },
+            epoch: Epoch(1),
             protocol: "none".into(),
             election: "none".into(),
             dissemination: "none".into(),

@@ -357,7 +357,7 @@ impl Places {
 }
 
 impl Presence {
-    /// Marks the connection as state. The receiver becomes ready when the connection must give way.
+    /// Marks the connection as idle. The receiver becomes ready when the connection must give way.
     pub(crate) fn idle(&mut self, now: Instant) -> oneshot::Receiver<()> {
         let places = self.places.clone();
         let class = if self.asked { Class::Idle } else { Class::NeverAsked };

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 pub use synod_kv::validate::Limits;
 pub use synod_replica::{Answer, Ordered, Point, Start, SubscribeError};
-use synod_wire::{Ballot, ClusterId, GroupId, ReplicaId, SessionId, Slot};
+use synod_wire::{Ballot, ClusterId, Epoch, GroupId, ReplicaId, SessionId, Slot};
 
 /// A replica of a state machine, as its clients see it. A clone is another handle of the same replica.
 ///
@@ -280,8 +280,10 @@ pub struct Status {
     pub without_memory: bool,
     /// The replica that it takes for the leader.
     pub leader: Option<ReplicaId>,
-    /// The leader's ballot.
+    /// The leader's ballot, in the epoch.
     pub ballot: Ballot,
+    /// The group's epoch.
+    pub epoch: Epoch,
     /// The ordering protocol, such as `multipaxos`.
     pub protocol: String,
     /// The election, such as `rotating`.

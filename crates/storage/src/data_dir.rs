@@ -23,7 +23,7 @@ use synod_wire::{ClusterId, Format, GroupId, Groups, INCARNATION_MAX, Incarnatio
 
 use crate::{
     Durability, StorageError,
-    disk::{Disk, RealDisk, beside, create_dir, sync_dir, sync_way_to, the_disk},
+    disk::{Disk, RealDisk, beside, create_dir, folder_of, sync_dir, sync_way_to, the_disk},
     fields::Fields,
     group, lives,
     lock::DirLock,
@@ -210,7 +210,7 @@ impl DataDir {
         );
         if self.disk.is_dir(&wal) {
             self.disk.rename(&wal, &aside).map_err(|error| StorageError::io("set aside", &wal, error))?;
-            sync_dir(&*self.disk, &self.path)?;
+            sync_dir(&*self.disk, folder_of(&wal))?;
         }
         Ok(())
     }
@@ -314,19 +314,27 @@ impl DataDir {
     /// another replica is refused when it is opened.
     ///
     /// # Errors
-    /// The log is elsewhere, `log_dir` has something else in it, or the directories cannot be made.
+    /// The log is elsewhere, `log_dir` has something else in it or is where a file system is mounted, or the directories
+    /// cannot be made. Nothing is made either where [`DataDir::open`] would not open the data directory for what is in it,
+    /// or beside it.
     pub fn link_log(path: &Path, log_dir: &Path) -> Result<(), StorageError> {
+        refuse_unfinished(&RealDisk, path)?;
+        refuse_etcds(&RealDisk, path)?;
         let wal = path.join(WAL);
         let failed = |doing, path: &Path| {
             let path = path.to_owned();
             move |error| StorageError::io(doing, &path, error)
         };
         match fs::symlink_metadata(&wal) {
-            Ok(_) if wal_in(path) != log_dir => {
+            Ok(_) if !is_same_place(&wal_in(path), log_dir) => {
                 return Err(StorageError::LogElsewhere { wanted: log_dir.to_owned(), at: wal_in(path) });
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // The log of a copy that was outlived is set aside as a whole.
+                if fs::canonicalize(log_dir).is_ok_and(|log_dir| DataDir::is_mount_point(&log_dir)) {
+                    return Err(StorageError::LogMount { dir: log_dir.to_owned() });
+                }
                 let holds = fs::read_dir(log_dir).is_ok_and(|mut found| found.next().is_some());
                 if holds && !log_dir.join(crate::wal::state::FILE_NAME).exists() {
                     return Err(StorageError::NoLogDir { dir: log_dir.to_owned() });
@@ -349,10 +357,12 @@ impl DataDir {
         let absolute =
             |path: &Path| std::path::absolute(path).map_err(|error| StorageError::io("find", path, error));
         let (path, log_dir) = (absolute(path)?, absolute(log_dir)?);
-        if log_dir == path.join(WAL) {
+        let (real_path, real_log_dir) = (resolved(&path), resolved(&log_dir));
+        // Also where the first is a link to the second, which `resolved` would follow.
+        if log_dir == path.join(WAL) || real_log_dir == real_path.join(WAL) {
             return Ok(None);
         }
-        if log_dir.starts_with(&path) || path.starts_with(&log_dir) {
+        if real_log_dir.starts_with(&real_path) || real_path.starts_with(&real_log_dir) {
             return Err(StorageError::NoLogDir { dir: log_dir });
         }
         Ok(Some(log_dir))
@@ -369,6 +379,20 @@ impl DataDir {
     pub fn snapshots_of(&self, group: GroupId) -> PathBuf {
         self.home(group).join("snapshots")
     }
+}
+
+/// The place to which an absolute path leads, by links that exist.
+fn resolved(path: &Path) -> PathBuf {
+    let missing = || match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => resolved(parent).join(name),
+        _ => path.to_owned(),
+    };
+    fs::canonicalize(path).unwrap_or_else(|_| missing())
+}
+
+/// Whether two paths lead to one directory, or would if it existed.
+fn is_same_place(one: &Path, other: &Path) -> bool {
+    one == other || resolved(one) == resolved(other)
 }
 
 /// The directory of a log, which may be a link to another place ([`DataDir::link_log`]).
@@ -474,6 +498,10 @@ mod tests {
         fs::remove_file(path.join("wal")).unwrap();
         symlink("../other", path.join("wal")).unwrap();
         assert_eq!(open().wal(), path.join("../other"));
+        for same in [other.clone(), path.join("../other"), folder.path().join("fast/../other")] {
+            let log_dir = DataDir::log_apart(&path, &same).unwrap().unwrap();
+            DataDir::link_log(&path, &log_dir).unwrap();
+        }
         assert!(path.join("wal").join(crate::wal::state::FILE_NAME).exists());
         // That of a replica without the flag, and a directory of somebody else.
         let plain = folder.path().join("n2");
@@ -485,6 +513,18 @@ mod tests {
         assert!(
             matches!(DataDir::link_log(&new, &fast), Err(StorageError::NoLogDir { .. })) && !new.exists()
         );
+        let mounted = DataDir::link_log(&new, Path::new("/proc"));
+        assert!(matches!(mounted, Err(StorageError::LogMount { .. })) && !new.exists());
+        // What would be refused without the flag is refused before anything is made.
+        fs::rename(&plain, DataDir::replacement(&new)).unwrap();
+        assert!(
+            matches!(DataDir::link_log(&new, &other), Err(StorageError::Unfinished { .. })) && !new.exists()
+        );
+        let etcds = folder.path().join("etcd");
+        fs::create_dir_all(etcds.join("member/snap")).unwrap();
+        fs::write(etcds.join("member/snap/db"), "").unwrap();
+        assert!(matches!(DataDir::link_log(&etcds, &other), Err(StorageError::OfEtcd { .. })));
+        assert!(fs::symlink_metadata(etcds.join("wal")).is_err());
     }
 
     #[test]

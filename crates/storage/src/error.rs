@@ -68,6 +68,16 @@ pub enum StorageError {
         /// The directory.
         dir: PathBuf,
     },
+    /// A directory that is to have a log could not be set aside.
+    #[error(
+        "a file system is mounted at {dir}, so the log could not be renamed there; name a folder below for it, such as \
+         {dir}/log",
+        dir = dir.display()
+    )]
+    LogMount {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// The process that was replacing the data directory ended half-way.
     #[error(
         "{0} holds no data, and {1} beside it was about to take its place when that was interrupted; finish it: \
@@ -94,8 +104,9 @@ pub enum StorageError {
     /// The directory has etcd's data, which this program cannot read.
     #[error(
         "{} has the data of an etcd (member/snap/db), which synod does not read: it would begin an empty store beside \
-         them. Start it in another directory, and copy the keys with `etcdctl make-mirror`",
-        path.display()
+         them. Where that etcd does not run any more, restore its data into another directory: `synod snapshot restore \
+         {}/member/snap/db --skip-hash-check`, with the flags of this replica",
+        path.display(), path.display()
     )]
     OfEtcd {
         /// The directory.

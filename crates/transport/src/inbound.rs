@@ -307,7 +307,7 @@ impl Receiver {
             }
             // One of the two was removed: it learns of that by itself, and ends.
             if peers.has_left(*from) {
-                return info!(peer = %from, remote = %self.remote, "refused: it was a peer until a moment ago");
+                return debug!(peer = %from, remote = %self.remote, "refused: it was a peer until a moment ago");
             }
         }
         if let Some(link) = link.as_deref().filter(|_| *to == config.me) {

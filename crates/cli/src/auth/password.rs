@@ -11,15 +11,14 @@ use std::{
 
 use clap::Args;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
-use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
-    sync::oneshot,
+use synod_server::PASSWORD_BYTES_MAX;
+use tokio::sync::oneshot;
+
+use crate::{
+    client::block_on,
+    failure::Failure,
+    interruption::{self, Interruption},
 };
-
-use crate::{client::block_on, failure::Failure};
-
-/// The longest password that servers take, as etcd's do: bcrypt uses no more bytes.
-const PASSWORD_BYTES_MAX: usize = 72;
 
 /// Where a new password comes from.
 #[derive(Clone, Debug, Args)]
@@ -65,7 +64,9 @@ impl NewPassword {
                 .map_err(|why| Failure::usage(format!("--new-password-file {}: {why}", path.display())));
         }
         if io::stdin().is_terminal() {
-            return block_on(asked(name));
+            let asked = block_on(asked(name));
+            interruption::ends_the_program();
+            return asked;
         }
         first_line(io::stdin().lock()).map_err(|why| {
             Failure::input(format!(
@@ -100,11 +101,11 @@ fn first_line(input: impl BufRead) -> Result<String, String> {
 async fn asked(name: &str) -> Result<String, Failure> {
     let broken = |error: io::Error| Failure::failed(format!("the terminal cannot be used: {error}"));
     // From here on an interruption ends the command in good order, so that the terminal shows again what is typed.
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
+    let mut interruption = Interruption::listen().map_err(broken)?;
     let stdin = io::stdin();
     let _silent = Silent::on(stdin.as_fd()).map_err(broken)?;
-    let password = typed(&format!("New password of {name}: "), &mut interrupt).await?;
-    let again = typed("The same again: ", &mut interrupt).await?;
+    let password = typed(&format!("New password of {name}: "), &mut interruption).await?;
+    let again = typed("The same again: ", &mut interruption).await?;
     if password == again {
         Ok(password)
     } else {
@@ -113,13 +114,13 @@ async fn asked(name: &str) -> Result<String, Failure> {
 }
 
 /// Waits for a line at the terminal, on a thread that ends with the program if no line comes.
-async fn typed(prompt: &str, interrupt: &mut Signal) -> Result<String, Failure> {
+async fn typed(prompt: &str, interruption: &mut Interruption) -> Result<String, Failure> {
     eprint!("{prompt}");
     let (sender, line) = oneshot::channel();
     thread::spawn(move || sender.send(first_line(io::stdin().lock())));
     tokio::select! {
         read = line => read.map_err(Failure::failed)?.map_err(Failure::input),
-        _ = interrupt.recv() => {
+        () = interruption.comes() => {
             eprintln!();
             Err(Failure::failed("interrupted; nothing was changed"))
         }

@@ -338,23 +338,26 @@ fn outcomes_told(
                 None
             }
             Err(why) => {
-                failed.push(format!("group {number}: {why}"));
+                failed.push((number, why));
                 continue;
             }
         };
         rows.push(json!({"group": number, "version": version}));
     }
+    let rows_count = rows.len();
     let text = match format {
         Format::Json => format!("{}\n", Value::from(rows)),
         _ => lines,
     };
-    let failure = match (failed.is_empty(), changed) {
-        (false, _) => Some(Failure::failed(format!(
-            "{}\nThe other groups have it; give the command again for these",
-            failed.join("\n")
-        ))),
-        (true, 0) => Some(Failure::failed(format!("{NOTHING_TO_DO} in any group"))),
-        (true, _) => None,
+    let mut lines: Vec<_> = failed.iter().map(|(number, why)| format!("group {number}: {why}")).collect();
+    if rows_count > 0 {
+        lines.push("The other groups have it; give the command again for these".to_owned());
+    }
+    let failure = match (failed.into_iter().next(), changed) {
+        // What helps one of them helps the others.
+        (Some((_, why)), _) => Some(why.saying(lines.join("\n"))),
+        (None, 0) => Some(Failure::failed(format!("{NOTHING_TO_DO} in any group"))),
+        (None, _) => None,
     };
     (text, failure)
 }

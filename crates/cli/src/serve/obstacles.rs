@@ -10,7 +10,7 @@ use std::{
 
 use synod_node::{Handle, NodeStatus, ObstacleKind, Origin, PeerLink, Tls};
 use synod_replica::Group;
-use synod_wire::{ClusterId, Groups, ReplicaId};
+use synod_wire::{ClusterId, Groups, ReplicaId, Slot};
 
 use super::units;
 
@@ -23,7 +23,8 @@ const ASK_INTERVAL: Duration = Duration::from_secs(60);
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// What may differ where it is not known what does.
 const SOMETHING: &str = "--initial-cluster-token, --initial-cluster, --groups or flags of the group differed when it \
-                         was started first, or it has the data directory of another cluster";
+                         was started first, or it was restored from another backup, or not restored, or has the data \
+                         directory of another cluster";
 
 /// What this replica knows of members that belong to other clusters.
 #[derive(Debug, Default)]
@@ -130,8 +131,8 @@ impl Missed<'_> {
                 "{url}, the peer URL of {name}, cannot be reached ({why}): start {name}, or correct that URL or the network"
             ),
             ObstacleKind::OtherCluster => format!(
-                "{name} runs, and what answers at {url}, its peer URL, belongs to another cluster: {}. Start the one that \
-                 is wrong again, with the right values and an empty data directory",
+                "{name} runs, and what answers at {url}, its peer URL, belongs to another cluster: {}. Begin again at the \
+                 one that is wrong, with the right values and an empty data directory",
                 differs.unwrap_or(SOMETHING)
             ),
             _ => format!("no session with {name} at {url}, its peer URL: {why}"),
@@ -183,8 +184,22 @@ fn difference(own: &Group, cluster: ClusterId, groups: Groups, told: &Origin) ->
         }
     }
     if differing.is_empty() {
-        let token = "it was started with another --initial-cluster-token";
-        return if is_first { token.to_owned() } else { SOMETHING.to_owned() };
+        // Where the cluster began with a backup, its id is made of that too.
+        let is_restored = |group: &Group| group.first > Slot(1);
+        let differs = match (is_first, is_restored(&told.first), is_restored(own)) {
+            (false, ..) => SOMETHING,
+            (true, false, false) => "it was started with another --initial-cluster-token",
+            (true, true, true) => {
+                "it was restored from another backup, or with another --bump-revision or --initial-cluster-token"
+            }
+            (true, false, true) => {
+                "it was not restored, and this one was: `synod snapshot restore` is for each member, with the same backup"
+            }
+            (true, true, false) => {
+                "it was restored from a backup, and this one was not: `synod snapshot restore` is for each member"
+            }
+        };
+        return differs.to_owned();
     }
     let (theirs, ours): (Vec<_>, Vec<_>) = differing.into_iter().unzip();
     format!("it was started with {}, and this one with {}", theirs.join(" "), ours.join(" "))
@@ -213,7 +228,6 @@ const FLAGS_OF_GROUP: [OfGroup; 6] = [
 mod tests {
     use synod_consensus::{Options, ProtocolKind};
     use synod_replica::{Change, ChangeRequest, Limits, MemberInfo};
-    use synod_wire::Slot;
 
     use super::*;
 
@@ -238,6 +252,17 @@ mod tests {
         assert_eq!(differs(usual()), "it was started with another --initial-cluster-token");
         let slash = group(&Options::default(), ["http://a:1/", "http://b:1", "http://c:1"]);
         assert_eq!(differs(slash), "it was started with another --initial-cluster-token");
+        let restored = usual().after_backup();
+        let told =
+            |own: &Group, theirs: Group| difference(own, OURS, Groups::ONE, &Origin::new(THEIRS, theirs));
+        assert!(
+            told(&usual(), restored.clone())
+                .starts_with("it was restored from a backup, and this one was not")
+        );
+        assert!(told(&restored, usual()).starts_with("it was not restored, and this one was"));
+        assert!(
+            told(&restored, restored.clone()).starts_with("it was restored from another backup, or with")
+        );
         let raft =
             differs(group(&Options::of(ProtocolKind::Raft), ["http://a:1", "http://b:1", "http://c:9"]));
         assert_eq!(
@@ -300,7 +325,8 @@ mod tests {
         let token =
             Missed { differs: Some("the token"), ..missed("n3", Some((OtherCluster, "refused")), true) };
         assert!(
-            told(&[token])[1].contains("belongs to another cluster: the token. Start the one that is wrong")
+            told(&[token])[1]
+                .contains("belongs to another cluster: the token. Begin again at the one that is wrong")
         );
         // Before the first attempt nothing is known.
         assert_eq!(told(&[missed("n3", None, false)]).len(), 1);

@@ -300,6 +300,7 @@ impl Replica for Served {
             without_memory,
             leader: status.leader.filter(|_| !away),
             ballot: status.ballot,
+            epoch: in_the_log.epoch,
             protocol: group.protocol.clone(),
             election: group.election.clone(),
             dissemination: in_the_log.overrides.dissemination().to_string(),

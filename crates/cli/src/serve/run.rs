@@ -55,7 +55,6 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     let stop = stop_requests(args.exit_with_stdin).map_err(Failure::failed)?;
     told.iter().chain(&checked.warnings).for_each(|warning| tracing::warn!("{warning}"));
     describe(&checked);
-    tracing::debug!(settings = ?checked.node.settings, "what the flags say of ordering");
 
     let Checked {
         node: mut config,

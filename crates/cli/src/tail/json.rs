@@ -20,7 +20,7 @@ use synod_client::{
         LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, compare::TargetUnion,
         request_op::Request,
     },
-    authpb::{Permission, UserAddOptions},
+    authpb::{Permission, UserAddOptions, permission::Type},
     native::{DecidedBatch, DecidedCommand},
 };
 use synod_replica::{ChangeRequest, Tick};
@@ -274,9 +274,10 @@ fn auth_change(KvAuthChange { change }: &KvAuthChange) -> Value {
 }
 
 fn permission(permission: &Permission) -> Value {
-    let Permission { perm_type: _, key, range_end } = permission;
-    let kind = permission.perm_type().as_str_name();
-    object([("perm_type", kind.into()), ("key", base64(key)), ("range_end", base64(range_end))])
+    let Permission { perm_type, key, range_end } = permission;
+    // The store keeps kinds that are not known, which permit nothing.
+    let kind = Type::try_from(*perm_type).map_or_else(|kind| kind.0.into(), |kind| kind.as_str_name().into());
+    object([("perm_type", kind), ("key", base64(key)), ("range_end", base64(range_end))])
 }
 
 #[cfg(test)]

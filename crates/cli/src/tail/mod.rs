@@ -16,6 +16,7 @@ use synod_client::{
         compare::{CompareResult, CompareTarget, TargetUnion},
         request_op::Request,
     },
+    authpb::permission::Type,
     native::{DecidedBatch, DecidedCommand, GroupPoint},
 };
 use synod_replica::ChangeRequest;
@@ -202,7 +203,9 @@ fn auth_text(change: &KvAuthChange) -> String {
         Some(Change::RoleDelete(role)) => format!("role delete {:?}", role.role),
         Some(Change::RoleGrantPermission(role)) => {
             let permission = role.perm.as_ref().map(|perm| {
-                let kind = perm.perm_type().as_str_name().to_lowercase();
+                let kind = Type::try_from(perm.perm_type);
+                let kind = kind
+                    .map_or_else(|kind| format!("kind {}", kind.0), |kind| kind.as_str_name().to_lowercase());
                 format!("{kind} {}", range_text(&perm.key, &perm.range_end))
             });
             format!("role grant-permission {:?} {}", role.name, permission.unwrap_or_default())

@@ -122,9 +122,12 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Reads a meta page, if there is a valid one at `place`.
-fn meta(file: &(impl ReadAt + ?Sized), place: u64) -> Option<Meta> {
+fn meta(file: &(impl ReadAt + ?Sized), place: u64) -> io::Result<Option<Meta>> {
     let mut page = [0; PAGE_HEADER_BYTES + META_BYTES];
-    file.read_at(&mut page, place).ok()?;
+    match file.read_at(&mut page, place) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
     let numbers = &page[PAGE_HEADER_BYTES..];
     let [magic, version, page_bytes] = [0, 4, 8].map(|at| u32_at(numbers, at));
     let [root, _sequence, _freelist, pages, transaction, checksum] =
@@ -133,7 +136,7 @@ fn meta(file: &(impl ReadAt + ?Sized), place: u64) -> Option<Meta> {
     let is_meta = u16_at(&page, 8) == META && (magic, version) == (MAGIC, VERSION);
     let is_size = page_bytes.is_power_of_two() && (PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page_bytes);
     let is_whole = checksum == fnv1a(&numbers[..56]);
-    (is_meta && is_size && is_whole).then_some(Meta { page_bytes, root, pages, transaction })
+    Ok((is_meta && is_size && is_whole).then_some(Meta { page_bytes, root, pages, transaction }))
 }
 
 impl<'a, F: ReadAt + ?Sized> Reader<'a, F> {
@@ -143,11 +146,12 @@ impl<'a, F: ReadAt + ?Sized> Reader<'a, F> {
     /// It is none, or is not all there.
     pub(crate) fn open(file: &'a F, bytes: u64) -> io::Result<Reader<'a, F>> {
         // Only a valid first page tells where the second one is.
-        let sizes = (PAGE_BYTES_MIN.ilog2()..=PAGE_BYTES_MAX.ilog2()).map(|power| 1 << power);
-        let first = meta(file, 0).filter(|meta| meta.page_bytes < bytes);
+        let mut sizes = (PAGE_BYTES_MIN.ilog2()..=PAGE_BYTES_MAX.ilog2()).map(|power| 1 << power);
+        let first = meta(file, 0)?.filter(|meta| meta.page_bytes < bytes);
+        let of_size = |size| Ok::<_, io::Error>(meta(file, size)?.filter(|meta| meta.page_bytes == size));
         let second = match &first {
-            Some(first) => meta(file, first.page_bytes),
-            None => sizes.filter_map(|size| meta(file, size).filter(|meta| meta.page_bytes == size)).next(),
+            Some(first) => meta(file, first.page_bytes)?,
+            None => sizes.find_map(|size| of_size(size).transpose()).transpose()?,
         };
         let metas = [first, second].into_iter().flatten();
         let Some(Meta { page_bytes, root, pages, .. }) = metas.max_by_key(|meta| meta.transaction) else {

@@ -198,6 +198,9 @@ impl Backup {
                 if name == KEY.as_bytes() {
                     let place = Place::of(key)?;
                     status.revision = place.revision;
+                    if value.is_empty() {
+                        return Ok(());
+                    }
                     let key = pair(value)?.key;
                     if place.is_tombstone {
                         live.remove(&key[..]);
@@ -206,6 +209,8 @@ impl Backup {
                     }
                 } else if (&name[..], key) == (META.as_bytes(), &b"storageVersion"[..]) {
                     status.version = String::from_utf8_lossy(value).into_owned();
+                } else if let (true, Some(compacted)) = (name == META.as_bytes(), compacted(key, value)?) {
+                    status.revision = status.revision.max(compacted);
                 }
                 Ok(())
             })?;
@@ -281,6 +286,18 @@ impl Place {
     }
 }
 
+/// The revision of a compaction, if the entry of the bucket `meta` has one.
+fn compacted(name: &[u8], value: &[u8]) -> io::Result<Option<i64>> {
+    if !COMPACTED.iter().any(|known| name == known.as_bytes()) {
+        return Ok(None);
+    }
+    let revision = value.first_chunk().map_or(-1, |revision| i64::from_be_bytes(*revision));
+    if !(0..NUMBERS_END).contains(&revision) || value != revision_value(revision) {
+        return Err(invalid("the revision of a compaction cannot be read"));
+    }
+    Ok(Some(revision))
+}
+
 fn pair(value: &[u8]) -> io::Result<KeyValue> {
     KeyValue::decode(value).map_err(|error| invalid(format!("a pair cannot be read: {error}")))
 }
@@ -318,7 +335,8 @@ impl Restoring {
         self.last = (revision, sub);
         store.revision = store.revision.max(revision);
         if value.is_empty() {
-            // Where revisions were bumped, etcdutl marks the last one so.
+            // Where revisions were bumped, etcdutl marks the last one so, through which all are compacted.
+            store.compacted = store.compacted.max(revision);
             return Ok(());
         }
         let pair = pair(value)?;
@@ -353,15 +371,8 @@ impl Restoring {
     }
 
     fn compaction(&mut self, name: &[u8], value: &[u8]) -> io::Result<()> {
-        if !COMPACTED.iter().any(|known| name == known.as_bytes()) {
-            return Ok(());
-        }
-        let revision = value.first_chunk().map_or(-1, |revision| i64::from_be_bytes(*revision));
-        if !(0..NUMBERS_END).contains(&revision) || value != revision_value(revision) {
-            return Err(invalid("the revision of a compaction cannot be read"));
-        }
         // One that was scheduled only is finished here.
-        self.store.compacted = self.store.compacted.max(revision);
+        self.store.compacted = self.store.compacted.max(compacted(name, value)?.unwrap_or(0));
         Ok(())
     }
 
@@ -642,6 +653,7 @@ mod tests {
         let bytes = with_keys(&[(&place, &with), (&later, &without), (&mark, b"")]);
         let Restored { store, left_out, .. } = Restored::from_database(&bytes, None).unwrap();
         assert_eq!((store.revision, store.live_keys, store.leases.key_count(5)), (9, 2, 1));
+        assert_eq!(store.compacted, 9, "its own backup has the revision too");
         assert!(left_out[0].contains("the leases of 1 keys"), "{left_out:?}");
         assert_eq!(store.read_at("without", "", 0).unwrap().kvs[0].lease, 0);
     }

@@ -795,10 +795,11 @@ fn pend(watchers: &mut Watchers, number: Number, told: &Arc<Told>, noted: &mut N
     if watcher.pending.is_empty() {
         noted.watchers.push(number);
     }
-    watcher.pending.push(if told.revision() > watcher.edge {
-        Arc::clone(told)
-    } else {
+    // Shared, with its encodings, where the watcher is told all of it.
+    watcher.pending.push(if told.event().is_changed_by_compaction(watcher.edge) {
         Told::new(told.event().clone().after_compaction(watcher.edge))
+    } else {
+        Arc::clone(told)
     });
     noted.events += 1;
     true

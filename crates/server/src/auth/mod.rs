@@ -24,6 +24,7 @@ use std::{
 use http::{HeaderMap, HeaderName};
 use synod_kv::{AuthFeed, Token};
 
+pub use self::passwords::PASSWORD_BYTES_MAX;
 use self::{jwt::Signer, lasting::Lasting, tokens::Tokens};
 pub(crate) use self::{
     lasting::{Judgement, judged_anew, until_marked},

@@ -37,7 +37,7 @@ use crate::{
 /// execute go first, and yet a login is answered soon on a machine that has more to do than it can.
 const NICENESS: i32 = 5;
 /// The longest password of which bcrypt uses all bytes.
-pub(super) const PASSWORD_BYTES_MAX: usize = 72;
+pub const PASSWORD_BYTES_MAX: usize = 72;
 /// Beyond the setting by so much, a hash's cost is that of its user alone: eight times as long for all others would be
 /// too much.
 const COST_BEYOND_MAX: u32 = 3;

@@ -380,6 +380,7 @@ impl<R: Replica> Store<R> {
             placement: status.placement,
             voters: status.voters,
             without_memory: status.without_memory,
+            epoch: status.epoch.0,
         }
     }
 

@@ -226,7 +226,7 @@ fn summary(args: &ExploreArgs, given: &Overrides, report: &Report, elapsed: Dura
         (None, Some(Incomplete::States)) => format!(
             "INCOMPLETE: stopped at --states-max {}, in the midst of states {} steps from the beginning, of \
              {bounds}; every invariant held so far\n\
-             Bounds that are explored completely: 'Which configurations complete' in docs/exploring.md\n",
+             Bounds that are explored completely: `synod docs exploring 'Which configurations complete'`\n",
             args.states_max,
             depth + 1
         ),

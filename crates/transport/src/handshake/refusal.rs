@@ -122,7 +122,8 @@ impl fmt::Display for Refusal {
             Refusal::Version(None) => "it speaks another version of the transport",
             Refusal::OtherCluster => {
                 "the two replicas belong to different clusters: --initial-cluster-token, --initial-cluster, --groups or flags \
-                 of the group differed when they were started first, or one has the data directory of another cluster"
+                 of the group differed when they were started first, or they were not restored from one backup, or one has the \
+                 data directory of another cluster"
             }
             Refusal::UnknownReplica => {
                 "the caller is not among the peers of the replica called: it was removed, or is not known there yet"
