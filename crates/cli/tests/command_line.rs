@@ -69,7 +69,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 #[test]
 fn a_flag_that_is_given_twice_takes_the_last_value() {
     let given =
-        &["serve", "--name", "a", "--name", "x", "--initial-cluster", "b=http://h:1", "--window-max=3"];
+        &["serve", "--name", "a", "--name", "x", "--initial-cluster", "b=http://h:2", "--window-max=3"];
     let twice = [given, &["--window-max", "4", "--initial-cluster=a=http://h:1"][..]].concat();
     refused(&synod(&twice), 2, &["--name x", "accepted: a"]);
     refused(&synod(&[&twice[..], &["--window-max", "0"]].concat()), 2, &["0", "--window-max", "1.."]);

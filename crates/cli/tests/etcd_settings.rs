@@ -106,7 +106,7 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
         "starting initial corruption check",
         "request stats: it took too long",
         // What `debug` adds.
-        "what the flags say of ordering",
+        "settings of this replica",
         "prepared a segment of the log",
         "election group=g0 epoch=e1 role=\"leader\"",
     ] {

@@ -66,6 +66,7 @@ impl Client {
     /// # }
     /// ```
     pub async fn subscribe(&self, groups: &[u32], start: Start) -> Result<Subscription, Error> {
+        self.endpoints.greeted().await;
         let (start, round, points) = match start {
             Start::Now => (SubscribeStart::Now, 0, Vec::new()),
             Start::Beginning => (SubscribeStart::Beginning, 0, Vec::new()),
