@@ -26,7 +26,7 @@ use crate::{
     admission::{Charge, REQUEST_BYTES, Share},
     auth::{Caller, judged_anew},
     feeds::Feed,
-    message::{RequestBody, drain, too_many},
+    message::{Incoming, RequestBody, drain, too_many},
     readers::{GATHERED_BYTES, Lane},
     requests::RequestMetrics,
     sending::{HANDED_BYTES, Sender},
@@ -74,7 +74,7 @@ static TRAILERS: LazyLock<HeaderMap> = LazyLock::new(|| HeaderMap::from_iter([(G
 pub(crate) struct Call {
     /// `/package.Service/Method`.
     path: PathAndQuery,
-    body: RecvStream,
+    body: Incoming,
     deadline: Deadline,
     reply: SendResponse<Bytes>,
     came: Instant,
@@ -99,6 +99,8 @@ impl Call {
         match deadline(&head).and_then(|deadline| Ok((deadline, charge()?))) {
             Ok((deadline, charge)) => {
                 let needs_leader = head.headers.get(NEEDS_LEADER).is_some_and(|value| value == "true");
+                let may_be_packed = head.headers.get(GRPC_ENCODING).is_some_and(|encoding| *encoding == GZIP);
+                let body = Incoming { stream: body, may_be_packed };
                 let path = head.uri.into_parts().path_and_query;
                 let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
                 trace!(path = path.as_str(), common_name = common_name.map(|name| &**name), "called");
@@ -135,7 +137,7 @@ impl Call {
         if needs_leader && !store.knows_leader() {
             answered(Code::Unavailable);
             Refusal::from(no_leader()).send(&mut reply);
-            return until_ended(body, ending).await;
+            return until_ended(body.stream, ending).await;
         }
         let answer = {
             let mark = works.then(|| lane.mark());
@@ -168,7 +170,7 @@ impl Call {
                 answered(status.code());
                 Refusal::from(status).send(&mut reply);
                 charge.shrink_to(REQUEST_BYTES);
-                until_ended(body, ending).await;
+                until_ended(body.stream, ending).await;
             }
             Some(Ok(Answer::Message(message))) => {
                 charge.shrink_to(REQUEST_BYTES + message.len() as u64);
@@ -262,7 +264,7 @@ impl Call {
             }
         };
         drop(counted);
-        until_ended(body, &ending).await;
+        until_ended(body.stream, &ending).await;
     }
 }
 
@@ -536,7 +538,7 @@ fn deadline(head: &Parts) -> Result<Deadline, Refusal> {
         let status = Status::invalid_argument("the content type is not application/grpc");
         return Err(Refusal::from(status).with(StatusCode::UNSUPPORTED_MEDIA_TYPE));
     }
-    let encoding = head.headers.get(GRPC_ENCODING);
+    let encoding = head.headers.get(GRPC_ENCODING).filter(|encoding| !encoding.is_empty());
     if let Some(encoding) = encoding.filter(|encoding| *encoding != "identity" && *encoding != GZIP) {
         // The text is that of gRPC's Go implementation, which clients of etcd know.
         let encoding = encoding.to_str().unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Messages of gRPC: five bytes that tell whether the message is compressed and how long it is, then protobuf.
 //!
-//! Messages of clients may be compressed with gzip, the only encoding that etcd's server takes. Answers never are.
+//! Messages of clients may be compressed with gzip, the only encoding that etcd's server takes, if the headers say so.
+//! Answers never are.
 
 use std::{
     future::poll_fn,
@@ -101,10 +102,19 @@ pub(crate) fn begun(head: &impl Message, len: u64) -> Bytes {
     frame.into()
 }
 
+/// What a client sends after the headers of its call.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) stream: RecvStream,
+    /// Whether messages may be compressed: the headers say that they are with gzip.
+    pub(crate) may_be_packed: bool,
+}
+
 /// The body of a unary request: one message, which may not have arrived completely.
 #[derive(Debug)]
 pub(crate) struct RequestBody<'a> {
     stream: &'a mut RecvStream,
+    may_be_packed: bool,
     bounds: Bounds,
     shape: &'static Shape,
     charge: &'a Charge,
@@ -116,13 +126,14 @@ pub(crate) struct RequestBody<'a> {
 impl<'a> RequestBody<'a> {
     /// The bytes of the body are added to the charge as they arrive, and what is made of them before it is.
     pub(crate) fn new(
-        stream: &'a mut RecvStream,
+        incoming: &'a mut Incoming,
         path: &str,
         bounds: Bounds,
         charge: &'a Charge,
     ) -> RequestBody<'a> {
+        let &mut Incoming { ref mut stream, may_be_packed } = incoming;
         let (shape, pace) = (Shape::asked_at(path), ComePace::default());
-        RequestBody { stream, bounds, shape, charge, mark: None, pace }
+        RequestBody { stream, may_be_packed, bounds, shape, charge, mark: None, pace }
     }
 
     /// The same body, whose connection works once the message is whole.
@@ -191,7 +202,7 @@ impl<'a> RequestBody<'a> {
     /// Refuses as early as it can a body that will not become one message, or one that is too large. `head`
     /// is the beginning of the `len` bytes that have arrived.
     fn check(&self, head: &[u8], len: usize) -> Result<(), Status> {
-        match announced(head, self.bounds.message_bytes_max)? {
+        match announced(head, self.bounds.message_bytes_max, self.may_be_packed)? {
             Some(message) if len - PREFIX_BYTES > message => Err(malformed("something follows its message")),
             _ => Ok(()),
         }
@@ -202,6 +213,7 @@ impl<'a> RequestBody<'a> {
 #[derive(Debug)]
 pub(crate) struct ClientMessages<'a> {
     stream: &'a mut RecvStream,
+    may_be_packed: bool,
     /// What has arrived of the next message, and what follows it.
     buffer: BytesMut,
     bounds: Bounds,
@@ -216,20 +228,21 @@ pub(crate) struct ClientMessages<'a> {
 impl<'a> ClientMessages<'a> {
     /// What has arrived and is not taken is added to the charge.
     pub(crate) fn new(
-        stream: &'a mut RecvStream,
+        incoming: &'a mut Incoming,
         path: &str,
         bounds: Bounds,
         charge: &'a Charge,
     ) -> ClientMessages<'a> {
+        let &mut Incoming { ref mut stream, may_be_packed } = incoming;
         let (buffer, unreleased, ended) = (BytesMut::new(), 0, false);
         let shape = Shape::asked_at(path);
-        ClientMessages { stream, buffer, unreleased, ended, bounds, shape, charge }
+        ClientMessages { stream, may_be_packed, buffer, unreleased, ended, bounds, shape, charge }
     }
 
     /// Waits for the next message. `None`: the client sends no more.
     pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
         loop {
-            if let Some(len) = announced(&self.buffer, self.bounds.message_bytes_max)?
+            if let Some(len) = announced(&self.buffer, self.bounds.message_bytes_max, self.may_be_packed)?
                 && self.buffer.len() >= PREFIX_BYTES + len
             {
                 let mut message = self.buffer.split_to(PREFIX_BYTES + len).freeze();
@@ -313,9 +326,14 @@ pub(crate) async fn drain(mut body: RecvStream) {
 }
 
 /// How many bytes the message has that begins here, if that can be seen yet.
-fn announced(head: &[u8], message_bytes_max: usize) -> Result<Option<usize>, Status> {
+fn announced(head: &[u8], message_bytes_max: usize, may_be_packed: bool) -> Result<Option<usize>, Status> {
     match head.first() {
-        None | Some(&(0 | PACKED)) => {}
+        None | Some(0) => {}
+        Some(&PACKED) if may_be_packed => {}
+        // The text is that of gRPC's Go implementation, which clients of etcd know.
+        Some(&PACKED) => {
+            return Err(Status::internal("grpc: compressed flag set with identity or empty encoding"));
+        }
         Some(flag) => return Err(malformed(&format!("{flag} is no compression flag; 0 and 1 are"))),
     }
     let Some(&[_, a, b, c, d]) = head.first_chunk() else { return Ok(None) };

@@ -272,6 +272,15 @@ async fn messages_may_come_as_gzip_and_are_bounded_by_what_they_become() {
     let len = u32::try_from(twice.len()).unwrap().to_be_bytes();
     let two_members = [&[1], &len[..], &twice].concat();
     assert_eq!(call(&send, gzip(), &two_members).await.grpc_status, "13");
+    let unnamed = |encoding: &str| post(PUT).header("grpc-encoding", encoding);
+    for request in [post(PUT), unnamed("identity"), unnamed("")] {
+        let answer = call(&send, request, &packed(&plain[5..])).await;
+        assert_eq!(answer.grpc_status, "13");
+        assert!(answer.grpc_message.contains("identity%20or%20empty%20encoding"), "{}", answer.grpc_message);
+    }
+    let unnamed_stream = post("/etcdserverpb.Lease/LeaseKeepAlive");
+    assert_eq!(call(&send, unnamed_stream, &packed(&renewal)).await.grpc_status, "13");
+    assert_eq!(call(&send, unnamed(""), &plain).await.grpc_status, "0");
     let answer = call(&send, post(PUT).header("grpc-encoding", "deflate"), &plain).await;
     assert_eq!((answer.grpc_status.as_str(), answer.accepts.as_str()), ("12", "gzip"));
     assert!(answer.grpc_message.contains("not%20installed"), "{}", answer.grpc_message);

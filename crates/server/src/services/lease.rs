@@ -14,7 +14,6 @@ use std::{
 
 use bytes::{BufMut, BytesMut};
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
-use h2::RecvStream;
 use prost::Message as _;
 use synod_api::{
     etcdserverpb::{
@@ -37,7 +36,7 @@ use crate::{
     admission::Charge,
     auth::{Caller, Who},
     call::{self, KEEP_ALIVE},
-    message::{ClientMessages, framed, too_many},
+    message::{ClientMessages, Incoming, framed, too_many},
     readers::{Lane, Place},
     sending::Sender,
 };
@@ -156,7 +155,7 @@ impl<R: Replica> Store<R> {
     pub(crate) async fn keep_alive(
         &self,
         charge: &Charge,
-        body: &mut RecvStream,
+        body: &mut Incoming,
         sender: &mut Sender,
         caller: &Caller,
     ) -> Result<(), Status> {

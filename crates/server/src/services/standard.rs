@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeSet, sync::atomic::AtomicU64};
 
-use h2::RecvStream;
 use prost::Message as _;
 use prost_reflect::FileDescriptor;
 use synod_api::grpc::{
@@ -23,7 +22,7 @@ use crate::{
     Replica,
     admission::Charge,
     gateway::POOL,
-    message::{ClientMessages, RequestBody, framed},
+    message::{ClientMessages, Incoming, RequestBody, framed},
     sending::Sender,
 };
 
@@ -60,7 +59,7 @@ impl<R: Replica> Store<R> {
     pub(crate) async fn reflect(
         &self,
         path: &str,
-        body: &mut RecvStream,
+        body: &mut Incoming,
         sender: &mut Sender,
         charge: &Charge,
     ) -> Result<(), Status> {

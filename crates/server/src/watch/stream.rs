@@ -13,7 +13,6 @@ use std::{
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
-use h2::RecvStream;
 use prost::{Message as _, encoding::encode_varint};
 use synod_api::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse, watch_request::RequestUnion};
 use synod_kv::watch::{
@@ -28,7 +27,7 @@ use crate::{
     admission::Charge,
     auth::{Caller, Judgement, judged_anew, until_marked},
     call::{self, NOT_TAKEN, TAKE_BYTES_MIN, TAKE_TIMEOUT, WATCH},
-    message::{ClientMessages, begun, too_many},
+    message::{ClientMessages, Incoming, begun, too_many},
     sending::Sender,
     services::Store,
 };
@@ -45,7 +44,7 @@ pub(crate) async fn serve<R: Replica>(
     watches: &Watches,
     store: &Store<R>,
     charge: &Charge,
-    body: &mut RecvStream,
+    body: &mut Incoming,
     sender: &mut Sender,
     caller: &Caller,
 ) -> Result<(), Status> {
