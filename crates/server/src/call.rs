@@ -526,39 +526,50 @@ pub(crate) fn stopped() -> Status {
     Status::unavailable("etcdserver: server stopped")
 }
 
-/// Checks a request's headers, and returns how long the client waits.
+/// Checks a request's headers, and returns how long the client waits. What is wrong is refused in the order and with
+/// the codes of gRPC's Go implementation, and mostly in its words, which clients of etcd know.
 fn deadline(head: &Parts) -> Result<Deadline, Refusal> {
+    let content_type = head.headers.get(header::CONTENT_TYPE);
+    if !content_type.is_some_and(is_grpc) {
+        let content_type = String::from_utf8_lossy(content_type.map_or(&b""[..], HeaderValue::as_bytes));
+        let status = Status::invalid_argument(format!("invalid gRPC request content-type {content_type:?}"));
+        return Err(Refusal::from(status).with(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+    }
+    let wait = match head.headers.get(GRPC_TIMEOUT).map(timeout) {
+        Some(None) => {
+            let status = Status::internal(
+                "malformed grpc-timeout: give up to eight digits and one of H, M, S, m, u, n",
+            );
+            return Err(Refusal::from(status).with(StatusCode::BAD_REQUEST));
+        }
+        wait => wait.flatten(),
+    };
     if head.method != Method::POST {
-        let mut refusal =
-            Refusal::from(Status::unimplemented(format!("{} is not served; use POST", head.method)));
+        let method = head.method.as_str();
+        let text = format!("Received a HEADERS frame with :method {method:?} which should be POST");
+        let mut refusal = Refusal::from(Status::internal(text));
         refusal.0.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
         return Err(refusal.with(StatusCode::METHOD_NOT_ALLOWED));
     }
-    if !head.headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) {
-        let status = Status::invalid_argument("the content type is not application/grpc");
-        return Err(Refusal::from(status).with(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+    if wait.is_some_and(|wait| wait.is_zero()) {
+        // A command that is as good as given up is not ordered.
+        return Err(Refusal::from(too_late()));
     }
     let encoding = head.headers.get(GRPC_ENCODING).filter(|encoding| !encoding.is_empty());
     if let Some(encoding) = encoding.filter(|encoding| *encoding != "identity" && *encoding != GZIP) {
-        // The text is that of gRPC's Go implementation, which clients of etcd know.
         let encoding = encoding.to_str().unwrap_or_default();
         let text = format!("grpc: Decompressor is not installed for grpc-encoding \"{encoding}\"");
         let mut refusal = Refusal::from(Status::unimplemented(text));
         refusal.0.headers_mut().insert(GRPC_ACCEPT_ENCODING, GZIP);
         return Err(refusal);
     }
-    let Some(value) = head.headers.get(GRPC_TIMEOUT) else { return Ok(Deadline::NONE) };
-    let timeout = timeout(value).ok_or_else(|| {
-        Status::internal("malformed grpc-timeout: give up to eight digits and one of H, M, S, m, u, n")
-    })?;
-    Ok(Deadline::after(timeout))
+    Ok(wait.map_or(Deadline::NONE, Deadline::after))
 }
 
-/// Accepts `application/grpc` with or without parameters, and of its encodings none or protobuf.
+/// Accepts `application/grpc`, whatever follows its `+` or `;`. As with etcd, messages are protobuf in any case.
 pub(crate) fn is_grpc(content_type: &HeaderValue) -> bool {
-    let Some(rest) = content_type.as_bytes().strip_prefix(b"application/grpc") else { return false };
-    let rest = rest.strip_prefix(b"+proto").unwrap_or(rest);
-    rest.first().is_none_or(|&next| next == b';' || next == b' ')
+    let rest = content_type.as_bytes().strip_prefix(b"application/grpc");
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
 /// The time-out in a `grpc-timeout` header, or `None` if it is not valid.
@@ -592,13 +603,15 @@ impl Deadline {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
         match &mut self.0 {
-            // The text is that of gRPC's Go implementation, which clients of etcd know.
-            Some(sleep) => {
-                sleep.as_mut().poll(cx).map(|()| Status::deadline_exceeded("context deadline exceeded"))
-            }
+            Some(sleep) => sleep.as_mut().poll(cx).map(|()| too_late()),
             None => Poll::Pending,
         }
     }
+}
+
+/// The text is that of gRPC's Go implementation, which clients of etcd know.
+fn too_late() -> Status {
+    Status::deadline_exceeded("context deadline exceeded")
 }
 
 /// An answer that consists of a status. The status is put among the headers, so that the answer is one frame.
@@ -732,10 +745,12 @@ mod tests {
     #[test]
     fn content_types_of_grpc_are_known() {
         let is_grpc = |text: &'static str| is_grpc(&HeaderValue::from_static(text));
-        for right in ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8"] {
+        let bare = ["application/grpc", "application/grpc+", "application/grpc;"];
+        let with_more = ["application/grpc+proto", "application/grpc+json", "application/grpc;charset=utf-8"];
+        for right in bare.into_iter().chain(with_more) {
             assert!(is_grpc(right), "{right}");
         }
-        for wrong in ["", "application/json", "application/grpc-web", "application/grpc+json"] {
+        for wrong in ["", "application/json", "application/grpc-web", "application/grpc proto"] {
             assert!(!is_grpc(wrong), "{wrong}");
         }
     }

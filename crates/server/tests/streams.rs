@@ -192,7 +192,13 @@ async fn a_client_is_answered_when_it_stops_waiting() {
     let patient = post(PUT).header("grpc-timeout", "1H");
     assert_eq!(call(&send, patient, &framed(&put("k"))).await.grpc_status, "0");
     let wrong = post(PUT).header("grpc-timeout", "soon");
-    assert_eq!(call(&send, wrong, &framed(&put("k"))).await.grpc_status, "13");
+    let answer = call(&send, wrong, &framed(&put("k"))).await;
+    assert_eq!((answer.http_status, answer.grpc_status.as_str()), (400, "13"));
+    let late = post(PUT).header("grpc-timeout", "0n");
+    assert_eq!(call(&send, late, &framed(&put("late"))).await.grpc_status, "4");
+    let get = framed(&RangeRequest { key: "late".into(), ..Default::default() });
+    let found = call(&send, post(RANGE), &get).await.body;
+    assert_eq!(RangeResponse::decode(found.slice(5..)).unwrap().count, 0, "it is not executed");
 }
 
 #[tokio::test]
@@ -223,10 +229,15 @@ async fn what_is_not_grpc_is_told_so() {
     let body = framed(&put("k"));
     let get = Request::get(format!("http://x{PUT}")).header("content-type", "application/grpc");
     let answer = call(&send, get, &body).await;
-    assert_eq!((answer.http_status, answer.grpc_status.as_str()), (405, "12"));
-    let json = Request::post(format!("http://x{PUT}")).header("content-type", "application/json");
-    let answer = call(&send, json, &body).await;
-    assert_eq!((answer.http_status, answer.grpc_status.as_str()), (415, "3"));
+    assert_eq!((answer.http_status, answer.grpc_status.as_str()), (405, "13"));
+    for wrong in ["application/json", "application/grpc-web"] {
+        let request = Request::post(format!("http://x{PUT}")).header("content-type", wrong);
+        let answer = call(&send, request, &body).await;
+        assert_eq!((answer.http_status, answer.grpc_status.as_str()), (415, "3"), "{wrong}");
+    }
+    // A message is protobuf however its content type goes on.
+    let other = Request::post(format!("http://x{PUT}")).header("content-type", "application/grpc+other");
+    assert_eq!(call(&send, other, &body).await.grpc_status, "0");
     let answer = call(&send, post("/etcdserverpb.KV/Nothing"), &body).await;
     assert_eq!((answer.http_status, answer.grpc_status.as_str()), (200, "12"));
     assert_eq!(answer.grpc_message, "unknown%20method%20Nothing%20for%20service%20etcdserverpb.KV");
