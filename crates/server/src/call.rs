@@ -529,6 +529,10 @@ pub(crate) fn stopped() -> Status {
 /// Checks a request's headers, and returns how long the client waits. What is wrong is refused in the order and with
 /// the codes of gRPC's Go implementation, and mostly in its words, which clients of etcd know.
 fn deadline(head: &Parts) -> Result<Deadline, Refusal> {
+    if head.headers.get_all(header::HOST).iter().nth(1).is_some() {
+        let status = Status::internal("there is more than one header Host; HTTP/2 allows one");
+        return Err(Refusal::from(status).with(StatusCode::BAD_REQUEST));
+    }
     let content_type = head.headers.get(header::CONTENT_TYPE);
     if !content_type.is_some_and(is_grpc) {
         let content_type = String::from_utf8_lossy(content_type.map_or(&b""[..], HeaderValue::as_bytes));

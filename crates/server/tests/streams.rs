@@ -235,6 +235,9 @@ async fn what_is_not_grpc_is_told_so() {
         let answer = call(&send, request, &body).await;
         assert_eq!((answer.http_status, answer.grpc_status.as_str()), (415, "3"), "{wrong}");
     }
+    let answer = call(&send, post(PUT).header("host", "a").header("host", "b"), &body).await;
+    assert_eq!((answer.http_status, answer.grpc_status.as_str()), (400, "13"));
+    assert_eq!(call(&send, post(PUT).header("host", "a"), &body).await.grpc_status, "0");
     // A message is protobuf however its content type goes on.
     let other = Request::post(format!("http://x{PUT}")).header("content-type", "application/grpc+other");
     assert_eq!(call(&send, other, &body).await.grpc_status, "0");
