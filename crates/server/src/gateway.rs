@@ -151,7 +151,8 @@ pub(crate) fn route(path: &str) -> Option<&str> {
     PREFIXES.iter().find_map(|prefix| path.strip_prefix(prefix))
 }
 
-fn method_named(name: &str) -> Option<MethodDescriptor> {
+/// The method with this name, as `package.Service/Method`.
+pub(crate) fn method_named(name: &str) -> Option<MethodDescriptor> {
     let (service, method) = name.split_once('/')?;
     POOL.get_service_by_name(service)?.methods().find(|found| found.name() == method)
 }

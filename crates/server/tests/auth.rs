@@ -15,7 +15,11 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use common::{MEMBER, config, connect, replica_of, serve};
+use common::{
+    MEMBER, config, connect,
+    http2::{call, framed, http2, post},
+    replica_of, serve,
+};
 use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use synod_api::v3lockpb::{LockRequest, UnlockRequest, lock_client::LockClient};
@@ -358,6 +362,9 @@ async fn the_native_service_is_no_way_around() {
     let reply = KvReply::decode(reply.into_inner().reply).unwrap().reply;
     assert!(matches!(reply, Some(Reply::Put(_))), "{reply:?}");
     assert_eq!(users.token, *root);
+    let guess = post("/etcdserverpb.KV/Guess");
+    let answer = call(&http2(&server).await, guess, &framed(&put("x"))).await;
+    assert_eq!(answer.grpc_message, "unknown%20method%20Guess%20for%20service%20etcdserverpb.KV");
     // The pages for operators stay open, as with etcd.
     for page in ["health", "metrics"] {
         assert!(page_is_there(&server, page).await, "{page}");

@@ -29,7 +29,7 @@ use crate::{
     admission::{Charge, REQUEST_BYTES},
     auth::{Caller, Who},
     feeds::Feed,
-    gateway::POOL,
+    gateway::{POOL, method_named},
     message::{RequestBody, framed, too_many},
     readers::{Lane, Place},
 };
@@ -70,7 +70,12 @@ impl<R: Replica> Store<R> {
         }
         let is_relayed = ["/v3lockpb.", "/v3electionpb."].iter().any(|package| path.starts_with(package));
         let admitted = self.admitted(path, caller).await;
-        let who = &admitted.map_err(|failure| if is_relayed { relayed(failure) } else { failure })?;
+        let who = &admitted.map_err(|failure| match path.strip_prefix('/').and_then(method_named) {
+            // Where users count a stranger learns it, too: a client that is newer than the server goes another way then.
+            None => unknown(path),
+            Some(_) if is_relayed => relayed(failure),
+            Some(_) => failure,
+        })?;
         match path {
             "/etcdserverpb.KV/Put" => {
                 let request: PutRequest = body.message().await?;
@@ -225,7 +230,9 @@ fn no_single_revision(groups: u16) -> Status {
 
 /// The refusal of a path that nothing is served at, in gRPC's words.
 fn unknown(path: &str) -> Status {
-    let (service, method) = path.trim_start_matches('/').rsplit_once('/').unwrap_or((path, ""));
+    let Some((service, method)) = path.strip_prefix('/').and_then(|name| name.rsplit_once('/')) else {
+        return Status::unimplemented(format!("malformed method name: {path:?}"));
+    };
     Status::unimplemented(match POOL.get_service_by_name(service) {
         Some(_) => format!("unknown method {method} for service {service}"),
         None => format!("unknown service {service}"),
@@ -302,5 +309,7 @@ mod tests {
         let told = |path| unknown(path).message().to_owned();
         assert_eq!(told("/etcdserverpb.KV/Guess"), "unknown method Guess for service etcdserverpb.KV");
         assert_eq!(told("/no.such.Service/Guess"), "unknown service no.such.Service");
+        assert_eq!(told("/etcdserverpb.KV/Put/Guess"), "unknown service etcdserverpb.KV/Put");
+        assert_eq!(told("/guess"), "malformed method name: \"/guess\"");
     }
 }
