@@ -334,6 +334,14 @@ mod tests {
         room: usize,
         keep_alive: config::KeepAlive,
     ) -> (DuplexStream, JoinHandle<Result<(), String>>) {
+        connection_until(room, keep_alive, pending())
+    }
+
+    fn connection_until(
+        room: usize,
+        keep_alive: config::KeepAlive,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> (DuplexStream, JoinHandle<Result<(), String>>) {
         let member = Member {
             id: ReplicaId(1),
             name: "only".into(),
@@ -356,7 +364,7 @@ mod tests {
             let place = Places::new(1).take().expect("it is free");
             let terms = Terms { streams_max: STREAMS_MAX, head_timeout: HEAD_TIMEOUT, keep_alive };
             let served =
-                serve(stream, (Remote::default(), None), &store, None, terms, pin!(pending()), place).await;
+                serve(stream, (Remote::default(), None), &store, None, terms, pin!(stop), place).await;
             served.map_err(|error| error.to_string())
         });
         (client, served)
@@ -413,6 +421,29 @@ mod tests {
         assert!(format!("{error:?}").contains("too_many_pings"), "{error:?}");
         assert_eq!(served.await.unwrap().unwrap_err(), "the client pings too often");
         drop(send);
+    }
+
+    /// A request that is under way when the server stops must be among those that the last frame says it takes.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_stops_says_what_it_takes_once_the_client_knows_that_it_stops() {
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async { _ = stopped.await };
+        let (mut client, served) = connection_until(1 << 12, config::KeepAlive::default(), stopped);
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        stop.send(()).unwrap();
+        let mut heard = Vec::new();
+        while let Ok(Ok(1..)) = timeout(Duration::from_secs(1), client.read_buf(&mut heard)).await {}
+        let takes_up_to = |heard: &[u8], stream: u32| {
+            let go_away = [&b"\0\0\x08\x07\0\0\0\0\0"[..], &stream.to_be_bytes(), &[0; 4]].concat();
+            heard.windows(go_away.len()).any(|bytes| bytes == go_away)
+        };
+        assert!(takes_up_to(&heard, u32::MAX >> 1) && !takes_up_to(&heard, 0), "{heard:?}");
+        let ping = heard.windows(17).find(|bytes| bytes.starts_with(b"\0\0\x08\x06\0\0\0\0\0"));
+        let pong = [&b"\0\0\x08\x06\x01\0\0\0\0"[..], &ping.expect("a ping")[9..]].concat();
+        client.write_all(&pong).await.unwrap();
+        client.read_to_end(&mut heard).await.unwrap();
+        assert!(takes_up_to(&heard, 0), "{heard:?}");
+        served.await.unwrap().unwrap();
     }
 
     #[tokio::test(start_paused = true)]
