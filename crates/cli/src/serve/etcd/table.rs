@@ -141,7 +141,11 @@ pub const FLAGS: &[Flag] = &[
         Time,
         Same("Default: 30 s, where etcd has 2 h, since idle connections take places."),
     ),
-    flag("grpc-keepalive-min-time", Time, Same("")),
+    flag(
+        "grpc-keepalive-min-time",
+        Time,
+        Same("0 allows any number of pings, where etcd then has gRPC's bound of 5 minutes."),
+    ),
     flag("grpc-keepalive-timeout", Time, Same("")),
     flag("heartbeat-interval", Text, Same("")),
     flag("host-whitelist", Text, Same("")),
