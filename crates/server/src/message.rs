@@ -328,13 +328,15 @@ pub(crate) async fn drain(mut body: RecvStream) {
 /// How many bytes the message has that begins here, if that can be seen yet.
 fn announced(head: &[u8], message_bytes_max: usize, may_be_packed: bool) -> Result<Option<usize>, Status> {
     match head.first() {
-        None | Some(0) => {}
+        None | Some(&0) => {}
         Some(&PACKED) if may_be_packed => {}
-        // The text is that of gRPC's Go implementation, which clients of etcd know.
+        // These texts are those of gRPC's Go implementation, which clients of etcd know.
         Some(&PACKED) => {
             return Err(Status::internal("grpc: compressed flag set with identity or empty encoding"));
         }
-        Some(flag) => return Err(malformed(&format!("{flag} is no compression flag; 0 and 1 are"))),
+        Some(flag) => {
+            return Err(Status::internal(format!("grpc: received unexpected payload format {flag}")));
+        }
     }
     let Some(&[_, a, b, c, d]) = head.first_chunk() else { return Ok(None) };
     let len = u32::from_be_bytes([a, b, c, d]) as usize;

@@ -71,7 +71,7 @@ impl<R: Replica> Store<R> {
         let is_relayed = ["/v3lockpb.", "/v3electionpb."].iter().any(|package| path.starts_with(package));
         let admitted = self.admitted(path, caller).await;
         let who = &admitted.map_err(|failure| match path.strip_prefix('/').and_then(method_named) {
-            // Where users count a stranger learns it, too: a client that is newer than the server goes another way then.
+            // A stranger learns it, too: a client that is newer than the server goes another way then.
             None => unknown(path),
             Some(_) if is_relayed => relayed(failure),
             Some(_) => failure,
