@@ -20,7 +20,7 @@ struct Page {
 }
 
 /// The texts are links to those in docs/, so that the crate has them when it is published.
-const PAGES: [Page; 5] = [
+const PAGES: [Page; 10] = [
     Page {
         name: "auth",
         about: "users, roles, and what they permit",
@@ -35,6 +35,27 @@ const PAGES: [Page; 5] = [
         name: "operating",
         about: "running a cluster, and what to do when something breaks",
         text: include_str!("../pages/operating.md"),
+    },
+    Page {
+        name: "settings",
+        about: "which settings are of the group, which of a replica, and what goes together",
+        text: include_str!("../pages/settings.md"),
+    },
+    Page {
+        name: "limits",
+        about: "what bounds memory, connections and sessions, and what overload does",
+        text: include_str!("../pages/limits.md"),
+    },
+    Page {
+        name: "groups",
+        about: "several groups, each with a store of its own or in one order",
+        text: include_str!("../pages/groups.md"),
+    },
+    Page { name: "monitoring", about: "metrics and log lines", text: include_str!("../pages/monitoring.md") },
+    Page {
+        name: "upgrading",
+        about: "upgrades, and versions of files",
+        text: include_str!("../pages/upgrading.md"),
     },
     Page {
         name: "identity",

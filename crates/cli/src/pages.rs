@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use synod_wire::{Format, MESSAGES_VERSION, MESSAGES_VERSION_OLDEST};
 
-const PAGE: &str = include_str!("../../../docs/operating.md");
+const PAGE: &str = include_str!("../../../docs/upgrading.md");
 
 /// Every format, by the place where it is.
 fn formats() -> Vec<(String, Format)> {
@@ -28,8 +28,8 @@ fn the_page_for_operators_has_the_versions_of_formats() {
         let (version, readers) = (format.written.version, format.written.readers);
         writeln!(table, "| {what} | {version} | {readers} | {} |", format.oldest).unwrap();
     }
-    assert!(PAGE.contains(&table), "docs/operating.md should have:\n{table}");
+    assert!(PAGE.contains(&table), "docs/upgrading.md should have:\n{table}");
     let messages = format!("messages in the versions {MESSAGES_VERSION_OLDEST} to {MESSAGES_VERSION}");
     let plain = PAGE.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(plain.contains(&messages), "docs/operating.md should say: {messages}");
+    assert!(plain.contains(&messages), "docs/upgrading.md should say: {messages}");
 }

@@ -1,4 +1,4 @@
-//! The table of what goes together: at the end of `synod serve --help`, and in docs/operating.md.
+//! The table of what goes together: at the end of `synod serve --help`, and in docs/settings.md.
 
 use synod_consensus::{Combination, Dissemination, ProtocolKind};
 use synod_storage::{Durability, Ending};
@@ -59,10 +59,10 @@ mod tests {
     /// What is written there is what this program does.
     #[test]
     fn the_page_for_operators_has_the_same_table() {
-        let page = include_str!("../../../../docs/operating.md");
-        assert!(page.contains(&markdown()), "docs/operating.md should have:\n{}", markdown());
+        let page = include_str!("../../../../docs/settings.md");
+        assert!(page.contains(&markdown()), "docs/settings.md should have:\n{}", markdown());
         let plain = page.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(plain.contains(&remarks()), "docs/operating.md should say: {}", remarks());
+        assert!(plain.contains(&remarks()), "docs/settings.md should say: {}", remarks());
     }
 
     #[test]
