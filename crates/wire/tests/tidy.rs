@@ -209,8 +209,144 @@ fn the_pages_of_protocols_name_all_their_messages() {
     }
 }
 
+/// Pages that have to stay short, each with the most words that it may have.
+const WORDS_MAX: [(&str, usize); 3] =
+    [("README.md", 1_000), ("ARCHITECTURE.md", 2_500), ("docs/operating.md", 5_000)];
+
+#[test]
+fn the_pages_that_everybody_reads_are_short() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    if !root.join("ARCHITECTURE.md").exists() {
+        return;
+    }
+    for (page, most) in WORDS_MAX {
+        let words = fs::read_to_string(root.join(page)).unwrap().split_whitespace().count();
+        assert!(words <= most, "{page} has {words} words; at most {most}");
+    }
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// The names of the folders in a folder.
+fn folders(path: &Path) -> Vec<String> {
+    let entries = fs::read_dir(path).unwrap().map(Result::unwrap);
+    let folders = entries.filter(|entry| entry.file_type().unwrap().is_dir());
+    let mut names: Vec<_> = folders.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The code map has a row for each crate, which names the folders of its sources, and where to begin to read.
+#[test]
+fn the_code_map_names_every_crate_and_folder() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let Ok(page) = fs::read_to_string(root.join("ARCHITECTURE.md")) else { return };
+    let map = page.split("\n## ").find(|section| section.starts_with("Code map")).unwrap();
+    let rows = map.lines().filter(|line| line.starts_with("| `"));
+    let rows: Vec<Vec<_>> = rows.map(|line| line.trim_matches('|').split('|').collect()).collect();
+    let mut crates: Vec<_> = rows.iter().map(|row| quoted(row[0])[0].to_owned()).collect();
+    crates.sort();
+    assert_eq!(crates, folders(&root.join("crates")));
+    for row in rows {
+        let [name, _, named, start] = row[..] else { panic!("{row:?}: four cells") };
+        let name = quoted(name)[0];
+        let sources = root.join("crates").join(name).join("src");
+        let mut named = quoted(named);
+        named.sort_unstable();
+        assert_eq!(named, folders(&sources), "the folders of crates/{name}/src");
+        let begin = quoted(start)[0];
+        let is_there = sources.join(begin).exists() || sources.join("..").join(begin).exists();
+        assert!(is_there, "{name}: {begin}");
+    }
+}
+
+/// The links of a page to other files and titles, without those in blocks of code.
+fn links(page: &str) -> Vec<&str> {
+    let prose = page.split("```").step_by(2);
+    let ends = prose.flat_map(|text| text.split("](").skip(1));
+    let links = ends.filter_map(|text| text.split_once(')').map(|(link, _)| link));
+    links.filter(|link| !link.contains("://") && !link.contains(' ')).collect()
+}
+
+/// The anchors of a page's titles. A second title with the same words has a number, which no link here has.
+fn anchors(page: &str) -> Vec<String> {
+    let prose: String = page.split("```").step_by(2).collect();
+    prose
+        .lines()
+        .filter(|line| line.starts_with('#'))
+        .map(|line| anchor(line.trim_start_matches('#')))
+        .collect()
+}
+
+#[test]
+fn links_lead_to_files_and_titles_that_exist() {
+    let (mut count, mut missing) = (0, Vec::new());
+    for path in files(&[".md"]).into_iter().filter(|path| !path.is_symlink()) {
+        let page = fs::read_to_string(&path).unwrap();
+        for link in links(&page) {
+            let (file, title) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            let is_page = !title.is_empty() && target.extension().is_some_and(|end| end == "md");
+            let is_there = if is_page {
+                anchors(&fs::read_to_string(&target).unwrap_or_default()).contains(&title.to_owned())
+            } else {
+                target.exists()
+            };
+            count += 1;
+            if !is_there {
+                missing.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+    assert!(count > 100 || files(&[".md"]).is_empty(), "{count} links");
+}
+
+/// The list of pages has them all, and so have those of results and decisions.
+#[test]
+fn every_page_stands_on_a_shelf() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    for shelf in ["", "checklists", "results", "decisions"] {
+        let list =
+            if shelf == "checklists" { docs.join("README.md") } else { docs.join(shelf).join("README.md") };
+        let Ok(list) = fs::read_to_string(list) else { return };
+        for entry in fs::read_dir(docs.join(shelf)).unwrap().map(Result::unwrap) {
+            let name = entry.file_name().into_string().unwrap();
+            let is_page = name.ends_with(".md") && name != "README.md";
+            assert!(!is_page || list.contains(&format!("{name})")), "docs/{shelf}/{name} is on no shelf");
+        }
+    }
+}
+
+/// What the README shows of an example is what the example has.
+#[test]
+fn the_example_in_the_readme_is_one_that_runs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let Ok(page) = fs::read_to_string(root.join("README.md")) else { return };
+    if !root.join("ARCHITECTURE.md").exists() {
+        return;
+    }
+    let shown = page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let example = fs::read_to_string(root.join("crates/synod/examples/typed.rs")).unwrap();
+    let example: Vec<_> = example.lines().map(str::trim).collect();
+    let shown: Vec<_> = shown.lines().map(str::trim).filter(|line| *line != "...").collect();
+    let other: Vec<_> = shown.iter().filter(|line| !example.contains(line)).collect();
+    assert!(shown.len() > 10 && other.is_empty(), "not in typed.rs: {other:?}");
+}
+
 #[test]
 fn the_check_of_words_finds_them() {
     assert!(has_word("it can not", "can not") && has_word("whoever leads", "whoever"));
     assert!(!has_word("scan note", "can not") && !has_word("begin_anew", "anew"));
+}
+
+#[test]
+fn the_check_of_links_finds_them() {
+    let page = "# A title, with `code`\n[one](a.md#b) and [two](https://c) and\n```\n[none](d.md)\n```\n[three](#e)\n";
+    assert_eq!(links(page), ["a.md#b", "#e"]);
+    assert_eq!(anchors(page), ["a-title-with-code"]);
+    assert_eq!(quoted("`a`, `b`: c"), ["a", "b"]);
 }
