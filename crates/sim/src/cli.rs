@@ -388,6 +388,7 @@ fn chart_seed(args: &RunArgs, seed: u64, failed: bool, path: &Path) -> Result<()
                 "Election {election}, dissemination {dissemination}, family {family}, {} replicas at first.",
                 plan.replicas
             )),
+            plan.begins_with_backup.then(|| "The group begins with the state of a backup.".to_owned()),
             around.clone(),
         ]
         .into_iter()

@@ -101,6 +101,14 @@ impl Disk {
         Disk::new(self.files.as_mut().map(Files::wiped), self.durability)
     }
 
+    /// Has a snapshot on an empty disk before its replica ever runs, as a restore of a backup leaves it.
+    pub fn begin_with(&mut self, slot: Slot, bytes: Bytes) {
+        if let Some(files) = &mut self.files {
+            files.begin_with(slot, &bytes);
+        }
+        self.snapshots.insert(slot, bytes);
+    }
+
     /// A copy of what is durable now.
     pub fn copy(&mut self) -> Disk {
         let mut copy = Disk {

@@ -102,6 +102,12 @@ pub trait Guest: Debug + 'static {
     /// One in its initial state.
     fn machine(&self) -> Self::Machine;
 
+    /// One with the state of a backup, with which the group begins in one of eight runs, as after a restore. All such
+    /// machines are equal. The default is the initial state, so that a history needs no other check in these runs.
+    fn backup(&self) -> Self::Machine {
+        self.machine()
+    }
+
     /// The next command of a client. All that is random about it comes from `rng`, so that a seed repeats it.
     fn command(&self, rng: &mut Rng) -> Bytes;
 
@@ -229,6 +235,7 @@ impl<M: StateMachine + Debug> AnyMachine for M {
 /// A [`Guest`] whose type is not known.
 pub(crate) trait AnyGuest: Debug {
     fn machine(&self) -> Box<dyn AnyMachine>;
+    fn backup(&self) -> Box<dyn AnyMachine>;
     fn command(&self, rng: &mut Rng) -> Bytes;
     fn query(&self, rng: &mut Rng) -> Option<Bytes>;
     fn state(&self, machine: &dyn AnyMachine) -> String;
@@ -243,6 +250,10 @@ pub(crate) trait AnyGuest: Debug {
 impl<G: Guest> AnyGuest for G {
     fn machine(&self) -> Box<dyn AnyMachine> {
         Box::new(Guest::machine(self))
+    }
+
+    fn backup(&self) -> Box<dyn AnyMachine> {
+        Box::new(Guest::backup(self))
     }
 
     fn command(&self, rng: &mut Rng) -> Bytes {

@@ -45,6 +45,7 @@
 // Without these features some of what follows has no user.
 #![cfg_attr(not(feature = "cli"), allow(dead_code, unused_imports))]
 
+mod backup;
 pub mod chart;
 pub mod check;
 #[cfg(feature = "cli")]

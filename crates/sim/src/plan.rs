@@ -57,6 +57,9 @@ pub struct Plan {
     pub faults: FaultPlan,
     /// The changes that an operator makes.
     pub changes: ChangePlan,
+    /// Whether the group begins with the state of a backup, which all first members have and which is slot 1, as
+    /// `synod snapshot restore` makes them.
+    pub begins_with_backup: bool,
     /// Whether the births of the first voters are still to be named; otherwise the group begins with them.
     pub births_later: bool,
     /// The family of the seed.
@@ -377,6 +380,12 @@ impl Plan {
         )
     }
 
+    /// Whether the group of a seed begins with the state of a backup, if its family allows it: one of eight does.
+    #[must_use]
+    pub fn draw_backup(seed: u64) -> bool {
+        Rng::with_seed(seed ^ 0xba_c4_0b).u8(0..8) == 0
+    }
+
     /// The same plan with another dissemination.
     #[must_use]
     pub fn disseminated(mut self, dissemination: Dissemination) -> Plan {
@@ -461,6 +470,7 @@ impl Plan {
             execute,
             burst,
             faults,
+            begins_with_backup: Plan::draw_backup(seed),
             births_later: Rng::with_seed(seed ^ 0xb1_47_45).u8(0..4) == 0,
             clients,
             watches: WatchPlan::draw(seed),
@@ -475,7 +485,21 @@ impl Plan {
             7 => plan.with_forgotten_epochs(),
             _ => plan,
         };
-        plan.fit_for_its_durability()
+        plan.fit_for_its_backup().fit_for_its_durability()
+    }
+
+    /// If the group begins with a backup, members lose snapshots. In half of these runs hardly anybody takes another one,
+    /// so that who lacks the backup's gets that one from another member, and not a later one.
+    fn fit_for_its_backup(mut self) -> Plan {
+        if !self.begins_with_backup || self.family == Family::Load {
+            return self;
+        }
+        self.faults.weights.lose_snapshot = self.faults.weights.lose_snapshot.max(1);
+        if Rng::with_seed(self.seed ^ 0x51_07_01).bool() {
+            let all = std::iter::once(&mut self.settings).chain(&mut self.own);
+            all.for_each(|settings| settings.snapshot_slots = 1_000);
+        }
+        self
     }
 
     /// Without what its protocol does not survive, and what cannot happen to replicas that never start again, which an

@@ -27,6 +27,8 @@ pub(crate) struct GuestReference {
     inputs: Vec<Input>,
     /// The last slot with a command.
     last_command: u64,
+    /// The slot after which the group begins: it stands for a backup, if it is not 0.
+    begins: u64,
     trail: Option<Trail>,
 }
 
@@ -66,9 +68,15 @@ impl GuestReference {
     /// The machine of the reference in its initial state.
     pub fn new(guest: Rc<dyn AnyGuest>, reference: &Hosting) -> GuestReference {
         let (states, inputs) = (Vec::new(), Vec::new());
-        let mut new = GuestReference { guest, states, inputs, last_command: 0, trail: None };
+        let mut new = GuestReference { guest, states, inputs, last_command: 0, begins: 0, trail: None };
         new.executed(reference);
         new
+    }
+
+    /// The group begins with the state of a backup, which this slot stands for and the reference has.
+    pub fn begins_with_backup(&mut self, slot: u64, reference: &Hosting) {
+        self.executed(reference);
+        self.begins = slot;
     }
 
     /// The reference has executed a slot.
@@ -107,10 +115,14 @@ impl GuestReference {
 
     /// Finds the first slot after which the reference gives the same answer.
     pub fn answers(&mut self, who: &dyn fmt::Display, read: &Answered<'_>) -> Result<u64, Violation> {
-        // An earlier read may have gone further than a concurrent one.
-        let begins = || Trail { machine: self.guest.machine(), given: 0, slot: 0 };
-        let mut trail = self.trail.take().filter(|trail| trail.slot <= read.from).unwrap_or_else(begins);
-        trail.go_to(read.from, &self.inputs);
+        // An earlier read may have gone further than a concurrent one. No client finds less than a backup.
+        let from = read.from.max(self.begins);
+        let begins = || {
+            let machine = if self.begins > 0 { self.guest.backup() } else { self.guest.machine() };
+            Trail { machine, given: 0, slot: self.begins }
+        };
+        let mut trail = self.trail.take().filter(|trail| trail.slot <= from).unwrap_or_else(begins);
+        trail.go_to(from, &self.inputs);
         let mut others: Vec<String> = Vec::new();
         loop {
             let answer = trail.machine.query(read.query);
@@ -127,7 +139,7 @@ impl GuestReference {
             let Some(next) = next else { break };
             trail.go_to(next, &self.inputs);
         }
-        let Answered { query, answer, from, through } = read;
+        let Answered { query, answer, through, .. } = read;
         let detail = format!(
             "{who} answers the query {} by {}; everything through slot {from} was acknowledged or seen before, and from there \
              to slot {through} the reference answers {}",

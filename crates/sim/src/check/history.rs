@@ -36,9 +36,11 @@ pub(crate) struct EndedLease {
     pub revision: i64,
 }
 
-/// Looks for a linearization, in which leases may end from when that was first delivered. `reply` says of a command
-/// that was executed which place it has among all commands, and its reply. Returns true if the search was given up.
+/// Looks for a linearization that begins with this store, in which leases may end from when that was first delivered.
+/// `reply` says of a command that was executed which place it has among all commands, and its reply. Returns true if the
+/// search was given up.
 pub(crate) fn check_history<'a>(
+    begins: Model,
     history: &[Done],
     ended: &[EndedLease],
     reply: impl Fn(&Bytes) -> Option<(u64, &'a Bytes)>,
@@ -58,7 +60,7 @@ pub(crate) fn check_history<'a>(
         hint: hint_of_end(ended.place),
     });
     let operations: Vec<Operation<Op, Answer>> = asked.chain(by_itself).collect();
-    match linear::check(Model::default(), &operations, SEARCH_STEPS_MAX) {
+    match linear::check(begins, &operations, SEARCH_STEPS_MAX) {
         Verdict::Linearizable => Ok(false),
         Verdict::Undecided => Ok(true),
         Verdict::NotLinearizable { longest, stuck_at } => {

@@ -104,6 +104,8 @@ invariants! {
     Bounded = "bounded-memory", "ARCHITECTURE.md: every queue is bounded in bytes";
     /// A snapshot holds executed slots only, and the log forgets only what a durable snapshot holds.
     SnapshotCovers = "snapshot-covers", "Santos 2012, section 7.6: only instances not executed stay in the log";
+    /// The slot that stands for the backup with which a group begins is in no log, and nobody delivers it.
+    BackupUnordered = "backup-unordered", "crates/node/src/restore.rs: nobody orders that slot";
     /// All replicas that delivered the same slots are in the same group; there is one group a version and an epoch.
     OneGroup = "one-group-a-version", "Ng 2020, section 2.4.3: every replica sees the same stop-sign in the same slot";
     /// Nothing that an epoch decides after its end is delivered.

@@ -21,7 +21,10 @@ use super::{
     guest::{Answered, GuestReference},
     invariant::{Checked, Invariant, Violation, demand},
 };
-use crate::guest::{AnyGuest, Hosting};
+use crate::{
+    backup::{self, Backup},
+    guest::{AnyGuest, Hosting},
+};
 
 /// The reference: one log, and one state.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub struct Reference {
     executor: Executor<Hosting>,
     /// What is demanded of a guest's machine, if there is one.
     guest: Option<GuestReference>,
+    /// The slot after which the group begins: it stands for a backup, if it is not 0.
+    begins: Slot,
     /// The batch of slot 1, 2, and so on, with the epoch and the protocol that decided it.
     log: Vec<(Batch, Epoch, ProtocolKind)>,
     /// The outcomes of the commands of each slot.
@@ -47,13 +52,26 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The empty log, for a state machine in its initial state.
+    /// The empty log, for a state machine in its initial state, or after a backup.
     #[must_use]
-    pub(crate) fn new(group: Group, machine: Hosting, guest: Option<&Rc<dyn AnyGuest>>) -> Reference {
+    pub(crate) fn new(
+        group: Group,
+        machine: Hosting,
+        guest: Option<&Rc<dyn AnyGuest>>,
+        backup: Option<&Backup>,
+    ) -> Reference {
         let guest = guest.map(|guest| GuestReference::new(Rc::clone(guest), &machine));
+        let Some(backup) = backup else { return Reference::empty(Executor::new(machine, group), guest) };
+        let mut reference = Reference::empty(Executor::new(backup.load(machine), group), guest);
+        reference.begin_with_backup();
+        reference
+    }
+
+    fn empty(executor: Executor<Hosting>, guest: Option<GuestReference>) -> Reference {
         Reference {
-            executor: Executor::new(machine, group),
+            executor,
             guest,
+            begins: Slot::ZERO,
             log: Vec::new(),
             outcomes: Vec::new(),
             digests: Vec::new(),
@@ -62,6 +80,20 @@ impl Reference {
             replies: BTreeMap::new(),
             commands: 0,
             ended: Vec::new(),
+        }
+    }
+
+    /// The state machine has that of a backup, which is what slot 1 did.
+    fn begin_with_backup(&mut self) {
+        self.executor.begin_with_backup(backup::LAST_SESSION);
+        let (epoch, protocol) = (self.executor.group().epoch, self.executor.group().protocol);
+        // The slot has its place, and nobody may deliver what stands there.
+        self.log.push((Batch::noop(), epoch, protocol));
+        self.outcomes.push(Vec::new());
+        self.digests.push(self.executor.digest());
+        self.begins = backup::SLOT;
+        if let Some(guest) = &mut self.guest {
+            guest.begins_with_backup(backup::SLOT.0, self.executor.machine());
         }
     }
 
@@ -137,6 +169,9 @@ impl Reference {
 
     /// A replica delivers a slot.
     pub fn delivered(&mut self, who: impl std::fmt::Display, slot: Slot, batch: &Batch) -> Checked {
+        demand(slot > self.begins, Invariant::BackupUnordered, || {
+            format!("{who} delivers slot {slot}, which stands for the backup that the group begins with")
+        })?;
         let index = index_of(slot);
         if let Some((known, ..)) = self.log.get(index) {
             return demand(known == batch, Invariant::Agreement, || {
@@ -273,4 +308,35 @@ impl Reference {
 
 fn index_of(slot: Slot) -> usize {
     usize::try_from(slot.0 - 1).expect("a short log")
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_wire::ReplicaId;
+
+    use super::*;
+    use crate::plan::Plan;
+
+    #[test]
+    fn the_slot_of_a_backup_is_delivered_by_nobody_and_what_it_stands_for_is_the_first_state() {
+        let plan = Plan { begins_with_backup: true, ..Plan::draw(3, ProtocolKind::Raft) };
+        let group = Group::of(&plan.settings.consensus, (1..=3).map(ReplicaId)).after_backup();
+        let backup = Backup::of(&plan, &group, None).expect("it begins with one");
+        let mut reference = Reference::new(group.clone(), Hosting::of_reference(None), None, Some(&backup));
+        assert_eq!(reference.last(), backup::SLOT);
+
+        let mut replica = Executor::new(Hosting::of_reference(None), group.clone());
+        replica.restore(&mut &backup.snapshot()[..]).expect("it is whole");
+        reference.state("r1", &replica).expect("it has the backup");
+        let mut other = Executor::new(Hosting::of_reference(None), group);
+        other.begin_with_backup(0);
+        assert_eq!(reference.state("r2", &other).unwrap_err().invariant, Invariant::SameState);
+
+        let delivers =
+            |reference: &mut Reference, slot| reference.delivered("r1", Slot(slot), &Batch::noop());
+        let ordered = delivers(&mut reference, 1).unwrap_err();
+        assert_eq!(ordered.invariant, Invariant::BackupUnordered);
+        delivers(&mut reference, 2).expect("it is the first slot");
+        assert_eq!(reference.last(), Slot(2));
+    }
 }

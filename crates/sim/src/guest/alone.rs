@@ -32,6 +32,12 @@ impl Hosting {
         Hosting { guest: guest.map(|guest| guest.machine()), inputs: None }
     }
 
+    /// The same with the state of a backup; there is no store to execute commands.
+    pub(crate) fn with_backup(mut self, _: &[Bytes], guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
+        self.guest = guest.map(|guest| guest.backup());
+        self
+    }
+
     /// What the guest's machine was given since the last call.
     pub(crate) fn take_inputs(&self) -> Vec<Input> {
         self.inputs.as_ref().map(RefCell::take).unwrap_or_default()

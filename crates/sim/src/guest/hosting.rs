@@ -17,7 +17,7 @@ use synod_replica::{Answer, Context, Frozen, StateMachine};
 use synod_wire::SessionId;
 
 use super::{AnyGuest, AnyMachine, Input, command_in, query_in};
-use crate::check::Journal;
+use crate::{backup, check::Journal};
 
 /// The store, and the machine of a guest if there is one.
 #[derive(Debug)]
@@ -47,6 +47,19 @@ impl Hosting {
     /// The same, which keeps a journal of the store.
     pub(crate) fn with_journal(self) -> Hosting {
         Hosting { journal: Some(Box::default()), ..self }
+    }
+
+    /// The same with the state of a backup: the store has executed these commands, none of which is in a log, and the
+    /// guest has made its machine.
+    pub(crate) fn with_backup(mut self, commands: &[Bytes], guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
+        for command in commands {
+            let reply = self.store.apply(command, &Context::new(backup::SLOT));
+            if let Some(journal) = &mut self.journal {
+                journal.get_mut().executed(&self.store, command, &reply);
+            }
+        }
+        self.guest = guest.map(|guest| guest.backup());
+        self
     }
 
     pub(crate) fn store(&self) -> &KvStore {

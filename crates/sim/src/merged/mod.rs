@@ -65,7 +65,7 @@ pub use self::{
     situations::{Counts, Situation},
 };
 use crate::{
-    check::{Checked, Compactions, Invariant, Leases, Violation, check_history, demand},
+    check::{Checked, Compactions, Invariant, Leases, Model, Violation, check_history, demand},
     clock::Moment,
     describe::GuestSpeaks,
     guest::{AnyGuest, Guest},
@@ -364,8 +364,10 @@ impl World {
         self.watch_to_the_end()?;
         self.outlive_leases()?;
         self.stay_idle()?;
-        let undecided =
-            check_history(&self.clients.history, &self.clients.ended, |payload| self.order.reply(payload))?;
+        let begins = Model::default();
+        let undecided = check_history(begins, &self.clients.history, &self.clients.ended, |payload| {
+            self.order.reply(payload)
+        })?;
         self.check_guest_history()?;
         let (operations, unanswered) = self.clients.counts();
         Ok(MergedOutcome {

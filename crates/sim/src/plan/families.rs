@@ -115,7 +115,7 @@ impl Plan {
             self.clients.operations = self.clients.operations.max(250);
             self.clients.think.1 = self.clients.think.1.min(think_max);
         }
-        self.fit_for_its_durability()
+        self.fit_for_its_backup().fit_for_its_durability()
     }
 
     /// The plan of [`Family::Bridge`]. Returns for how long clients think at most, so that some slot is always
@@ -312,6 +312,8 @@ impl Plan {
         if !self.durability.may_restart() {
             self.durability = Durability::Sync;
         }
+        // Only the first group of a cluster begins with a backup.
+        self.begins_with_backup = false;
         let mut weights = FaultWeights::default();
         let changes = draw_changes(1 | self.seed, timeout, &mut weights);
         self.changes = ChangePlan { spares: SPARES_MAX, follows: true, ..changes };

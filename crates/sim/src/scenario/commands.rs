@@ -111,7 +111,7 @@ const PUTS_MAX: u32 = 1000;
 /// The settings of `cluster`.
 const SETTINGS: &str = "protocol, election, dissemination, priorities, decision, decisions, durability, window, announce-delay, batch-bytes, promise-bytes, \
                         snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, undurable-bytes, state-transfer, clock-interval, \
-                        latency, follows, and the options of protocols, such as replication";
+                        latency, follows, backup, and the options of protocols, such as replication";
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -530,6 +530,7 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
         },
         watches: WatchPlan::NONE,
         changes: ChangePlan { spares: SPARES_MAX, ..ChangePlan::NONE },
+        begins_with_backup: false,
         births_later: false,
         family: Family::General,
         duration: Duration::ZERO,
@@ -539,6 +540,9 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
 fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
     fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
         value.parse().map_err(|_| format!("{key}: '{value}' is not a number"))
+    }
+    fn truth(key: &str, value: &str) -> Result<bool> {
+        value.parse().map_err(|_| format!("{key}: '{value}' is not true or false"))
     }
     let settings = &mut plan.settings;
     let consensus = &mut settings.consensus;
@@ -572,10 +576,8 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         "fetch-bytes" => settings.fetch_bytes_max = number(key, value)?,
         "state-transfer" => settings.state_transfer = value.parse().map_err(|error| format!("{error}"))?,
         "latency" => plan.network.delay_min = duration(value)?,
-        "follows" => {
-            plan.changes.follows =
-                value.parse().map_err(|_| format!("{key}: '{value}' is not true or false"))?
-        }
+        "follows" => plan.changes.follows = truth(key, value)?,
+        "backup" => plan.begins_with_backup = truth(key, value)?,
         "clock-interval" => settings.clock_interval = duration(value)?,
         _ => match format!("{key}={value}").parse::<Overrides>() {
             Ok(overrides) => overrides.apply(consensus),

@@ -16,6 +16,7 @@
 //! | `batches.rs` | batches that travel apart from their order |
 //! | `rounds.rs` | rounds of gossip |
 //! | `ways.rs` | rings along which messages go |
+//! | `backups.rs` | what becomes of the backup that a group begins with |
 //! | `users.rs` | what becomes of leases and watches meanwhile |
 //! | `epochs.rs` | changes of the group in the midst of all that |
 //! | `table.rs` | the rows of many runs, for people |
@@ -24,6 +25,7 @@
 //! that is possible. So a protocol that is added has them too. Each has a story, a script that reaches it
 //! with its last command and not before (see the tests of each file).
 
+mod backups;
 mod batches;
 mod epochs;
 mod knowledge;
@@ -248,6 +250,16 @@ situations! {
     SecondRange = "a candidate asks about a second range";
     /// A leader asks what was accepted in the slots after those in which it may propose.
     MoreReserved = "a leader asks about more slots";
+    /// A voter starts without the backup that its group began with.
+    BackupLost = "a voter starts without the backup that its group began with";
+    /// A replica that does not vote starts without that backup, most often since it joins.
+    BackupLacking = "a joining replica starts without the backup that the group began with";
+    /// A replica asks for decided slots from the one on that stands for the backup.
+    BackupAsked = "the slot is asked for that stands for a backup";
+    /// A replica gets the snapshot of the backup itself from another one.
+    BackupFetched = "the snapshot of a backup comes from another replica";
+    /// An epoch ends while a replica that runs lacks the backup.
+    EpochWithoutBackup = "an epoch ends while a replica lacks the backup";
     /// The time of a lease is over, and it takes keys with it.
     LeaseEndsWithKeys = "a lease ends with keys";
     /// The time of a lease is over while two replicas take themselves for the leader, one of them perhaps paused; each
@@ -419,6 +431,7 @@ impl Situations {
         let counts = self.scene.orders == self.protocol;
         self.scene.take_in(sight);
         let (scene, mut now) = (&self.scene, self.reached);
+        backups::see(scene, sight, &mut now);
         links::see(scene, sight, &mut now);
         leaders::see(scene, sight, &mut now);
         // These watchers remember what they saw, also while another protocol is the present one.
@@ -528,6 +541,7 @@ mod stories {
     #[test]
     fn every_situation_has_a_story() {
         let stories = [
+            super::backups::tests::STORIES,
             super::links::tests::STORIES,
             super::knowledge::tests::STORIES,
             super::leaders::tests::STORIES,

@@ -128,6 +128,8 @@ pub(super) struct Scene {
     pub(super) orders: ProtocolKind,
     /// The voters of the newest group, by index.
     pub(super) voters: Vec<usize>,
+    /// The slot that stands for the backup with which the group began; 0 if it began with nothing.
+    pub(super) backup: Slot,
     /// Whether there are two groups of voters at the moment.
     pub(super) joint: bool,
     /// How many partitions cut a link.
@@ -154,6 +156,7 @@ impl Scene {
             actors: (0..capacity).map(actor).collect(),
             orders: group.protocol,
             voters: Vec::new(),
+            backup: group.first.prev(),
             joint: false,
             cuts: vec![0; capacity * capacity],
             cut_links: 0,

@@ -129,6 +129,7 @@ impl World {
     }
 
     fn append(&mut self, of: usize, lsn: Lsn, record: LogRecord) -> Checked {
+        self.rests_on_backup(of, &record)?;
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
         machine.disk.append(lsn, &record);
@@ -158,6 +159,9 @@ impl World {
 
     /// Sends a message once the record that it rests on is durable.
     fn send_after(&mut self, of: usize, to: To, message: PeerMessage, after: Lsn) -> Checked {
+        if let PeerMessage::Protocol { .. } = &message {
+            self.has_backup(of)?;
+        }
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
         match &message {

@@ -16,8 +16,9 @@ use synod_wire::SessionId;
 
 use super::{Happening, World};
 use crate::{
+    backup::Backup,
     chart,
-    check::{Checked, Done, EndedLease, Invariant, Violation, check_history},
+    check::{Checked, Done, EndedLease, Invariant, Model, Violation, check_history},
     describe,
     network::between,
     ops::{Answer, Key, Op, Order, Other, draw_lease_op},
@@ -270,7 +271,9 @@ impl World {
 
     /// Looks for an order of everything that clients did. Returns true if the search was given up.
     pub(super) fn check_clients(&self) -> Result<bool, Violation> {
-        check_history(&self.clients.history, &self.clients.ended, |payload| self.reference.reply(payload))
+        let begins = self.backup.as_ref().map_or_else(Model::default, Backup::model);
+        let Clients { history, ended, .. } = &self.clients;
+        check_history(begins, history, ended, |payload| self.reference.reply(payload))
     }
 
     /// Has all workers begin to think.

@@ -74,6 +74,8 @@ coverage! {
     copies_found = "copies found out",
     /// Replicas that lost everything, and began as if they had never run.
     wiped = "replicas wiped",
+    /// Groups that began with the state of a backup.
+    backups = "groups begun with a backup",
     /// Replicas that joined later and lost everything.
     joiners_wiped = "joiners wiped",
     /// Of these, those that started again since nobody whom they asked knew that they vote.

@@ -419,6 +419,10 @@ impl World {
         machine.disk.lost = true;
         machine.files = Files::new(machine.files.birth + 1000);
         (machine.wiped, machine.copied) = (true, false);
+        // A first member that begins as if it never was is made of the backup once more.
+        if let Some(backup) = self.backup.as_ref().filter(|_| of < self.plan.replicas) {
+            machine.begin_with(backup);
+        }
     }
 
     /// Keeps a copy of all that a replica has.

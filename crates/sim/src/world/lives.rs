@@ -402,6 +402,9 @@ pub(super) fn first_group(plan: &Plan) -> Group {
         // As if the voters had met, and named their births, before anything else.
         group.members.iter_mut().for_each(|member| member.birth = Some(birth_of(member.id)));
     }
+    if plan.begins_with_backup {
+        group = group.after_backup();
+    }
     if plan.changes.follows { group.following(FIRST_VERSION) } else { group }
 }
 

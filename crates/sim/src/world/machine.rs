@@ -8,6 +8,7 @@ use synod_wire::{Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{Happening, Served, identity::Files, lives::birth_of};
 use crate::{
+    backup::{self, Backup},
     check::{Held, Watch},
     clock::{Clock, Moment},
     disk::Disk,
@@ -163,6 +164,12 @@ impl Machine {
             retired: false,
             paused: None,
         }
+    }
+
+    /// Leaves on the disk, which is empty, what a restore of a backup leaves there.
+    pub(crate) fn begin_with(&mut self, backup: &Backup) {
+        self.disk.begin_with(backup::SLOT, backup.snapshot());
+        self.delivered = self.delivered.max(backup::SLOT);
     }
 
     /// Begins a life with what the disk still has.

@@ -18,6 +18,7 @@
 //! | `faults.rs` | what goes wrong, and the end of all that |
 //! | `operator.rs` | changes of the group, and the machines that come and go with them |
 //! | `first_group.rs` | the group whose members this one follows |
+//! | `backup.rs` | a group that begins with the state of a backup |
 //! | `outage.rs` | one fault that lasts, and for how long nobody serves |
 //! | `trials.rs` | networks that keep only some links for long |
 //! | `manual.rs` | a world that a script moves, step by step |
@@ -25,6 +26,7 @@
 mod actions;
 #[cfg(not(feature = "kv"))]
 mod alone;
+mod backup;
 #[cfg(feature = "kv")]
 mod clients;
 mod coverage;
@@ -54,6 +56,7 @@ use synod_replica::Event;
 use synod_wire::{ReplicaId, Slot};
 
 use crate::{
+    backup::Backup,
     chart::{Key, Mark, Recorder},
     check::{Batches, Checked, Goodput, Groups, Invariant, Memory, Reference, Terms, Violation, Votes},
     clock::Moment,
@@ -178,6 +181,8 @@ pub struct World {
     operator: Operator,
     /// The first group of the cluster, if the simulated group follows it.
     first: Option<FirstGroup>,
+    /// The backup with whose state the group begins, if it does.
+    backup: Option<Backup>,
     groups: Groups,
     trials: Trials,
     votes: Votes,
@@ -262,8 +267,15 @@ impl World {
         let situations = Situations::new(&first, capacity);
         let mut terms = Terms::new(capacity);
         terms.epoch_begins(&first);
+        let backup = Backup::of(&plan, &first, guest.as_ref());
+        let mut machines: Vec<_> =
+            (1..=replicas as u64).map(|id| Machine::new(ReplicaId(id), &plan)).collect();
+        if let Some(backup) = &backup {
+            machines.iter_mut().for_each(|machine| machine.begin_with(backup));
+        }
         #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
-        let mut reference = Reference::new(first.clone(), reference(&plan, guest.as_ref()), guest.as_ref());
+        let mut reference =
+            Reference::new(first.clone(), reference(&plan, guest.as_ref()), guest.as_ref(), backup.as_ref());
         #[cfg(feature = "planted-bugs")]
         if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
             reference.count_twice();
@@ -275,7 +287,7 @@ impl World {
         World {
             now: Moment::START,
             queue: EventQueue::default(),
-            machines: (1..=replicas as u64).map(|id| Machine::new(ReplicaId(id), &plan)).collect(),
+            machines,
             births: BTreeMap::new(),
             network: Network::new(plan.network, capacity, rng.fork()),
             clients: Clients::new(&plan, rng.fork()),
@@ -287,6 +299,7 @@ impl World {
             faults: Faults::new(capacity, rng.fork()),
             operator: Operator::new(&plan),
             first: FirstGroup::new(&plan, &first, capacity),
+            backup,
             groups: Groups::new(first, capacity),
             // Not from the same source: without trials everything is as it was.
             trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
@@ -318,6 +331,7 @@ impl World {
 
     /// Runs from the start to the end of the plan: faults, then peace, then the history's check.
     pub fn run(&mut self) -> Result<Outcome, Violation> {
+        self.begin_with_backup()?;
         for of in 0..self.machines.len() {
             self.start(of)?;
         }
