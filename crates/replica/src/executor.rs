@@ -759,6 +759,27 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_backup_is_slot_1_which_names_its_state_and_no_session_of_it_is_given_again() {
+        let begun = |state: &str| {
+            let group = executor().group().clone().after_backup();
+            let mut executor = Executor::new(Tape(state.into()), group);
+            executor.begin_with_backup(41);
+            executor
+        };
+        let (mut one, same, other) = (begun("old"), begun("old"), begun("other"));
+        assert_eq!((one.applied(), one.history().end()), (Slot(1), same.history().end()));
+        // Members that begin with different backups are found to have decided different things.
+        assert_eq!(other.history().end().slot, Slot(1));
+        assert_ne!(one.history().end(), other.history().end());
+        let mut bytes = Vec::new();
+        one.freeze().write_to(&mut bytes).unwrap();
+        let mut joined = Executor::new(Tape::default(), one.group().clone());
+        joined.restore(&mut bytes.as_slice()).unwrap();
+        assert_eq!((joined.digest(), joined.history().end()), (one.digest(), same.history().end()));
+        assert_eq!([&mut one, &mut joined].map(|executor| with_session(executor, 2)), [SessionId(42); 2]);
+    }
+
+    #[test]
     fn a_command_whose_reply_is_gone_is_not_executed_again() {
         let sessions = SessionLimits { session_reply_bytes_max: 200, ..SessionLimits::default() };
         let group = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));

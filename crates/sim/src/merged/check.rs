@@ -8,10 +8,11 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use synod_replica::{Executor, Group, Outcome, Place, Point, Take};
-use synod_wire::{Ballots, Batch, CommandKind, GroupId, ReplicaId, Slot};
+use synod_wire::{Ballots, Batch, BatchBuilder, CommandKind, GroupId, ReplicaId, SessionId, Slot};
 
 use super::machine::id;
 use crate::{
+    backup::{self, Backup},
     check::{Answered, Checked, GuestReference, Invariant, Journal, LeaseAct, Violation, demand},
     guest::{AnyGuest, Hosting},
 };
@@ -23,6 +24,8 @@ pub(super) struct Order {
     logs: Vec<Log>,
     /// The batches of the common order.
     order: Vec<(GroupId, Slot)>,
+    /// The slot after which the first group begins: it stands for a backup, if it is not 0.
+    begins: Slot,
     /// The same code as at the replicas, but run once, without restarts, snapshots or gaps.
     executor: Executor<Hosting>,
     /// What is demanded of a guest's machine, if there is one.
@@ -94,18 +97,30 @@ fn place_after(before: Place, batch: &Batch) -> Place {
 
 impl Order {
     /// The logs of groups as they begin; with a journal of the store if somebody wants one.
-    pub fn new(groups: Vec<Group>, take: Take, guest: Option<&Rc<dyn AnyGuest>>, journal: bool) -> Order {
+    pub fn new(
+        groups: Vec<Group>,
+        take: Take,
+        guest: Option<&Rc<dyn AnyGuest>>,
+        journal: bool,
+        backup: Option<&Backup>,
+    ) -> Order {
         let log = || Log { places: vec![Place::default()], ..Log::default() };
         let logs = groups.iter().map(|_| log()).collect();
-        let machine = Hosting::of_reference(guest);
-        let guest = guest.map(|guest| GuestReference::new(Rc::clone(guest), &machine));
-        let machine = if journal { machine.with_journal() } else { machine };
-        let executor = Executor::merged(machine, groups, take);
+        let machine = || {
+            let machine = Hosting::of_reference(guest);
+            if journal { machine.with_journal() } else { machine }
+        };
+        let mut executor = Executor::merged(machine(), groups.clone(), take);
         let digests = vec![executor.digest()];
-        Order {
+        let guest = guest.map(|guest| GuestReference::new(Rc::clone(guest), executor.machine()));
+        if let Some(backup) = backup {
+            executor = Executor::merged(backup.load(machine()), groups, take);
+        }
+        let mut order = Order {
             take: take.get().into(),
             logs,
             order: Vec::new(),
+            begins: Slot::ZERO,
             executor,
             guest,
             digests,
@@ -113,6 +128,34 @@ impl Order {
             commands: 0,
             ended: Vec::new(),
             acts: Vec::new(),
+        };
+        if backup.is_some() {
+            order.begin_with_backup();
+        }
+        order
+    }
+
+    /// The state machine has that of a backup. A slot of the first group stands for it, and has the first place in the
+    /// order.
+    fn begin_with_backup(&mut self) {
+        let mut loading = BatchBuilder::new();
+        loading.push(SessionId(1), 1, 1, b"");
+        let batch = loading.finish();
+        let log = &mut self.logs[usize::from(GroupId::FIRST.0)];
+        log.places.push(place_after(Place::default(), &batch));
+        log.batches.push(batch);
+        log.outcomes.push(Vec::new());
+        (log.next, log.executed) = (1, 1);
+        self.order.push((GroupId::FIRST, backup::SLOT));
+        self.begins = backup::SLOT;
+        self.executor.begin_with_backup(backup::LAST_SESSION);
+        self.digests.push(self.executor.digest());
+        if let Some(guest) = &mut self.guest {
+            guest.begins_with_backup(self.order.len() as u64, self.executor.machine());
+        }
+        if let Some(journal) = self.executor.machine().journal() {
+            let acts = journal.borrow_mut().take_acts().expect("the store was made by sound commands");
+            self.acts.push((self.order.len() as u64, acts));
         }
     }
 
@@ -159,6 +202,9 @@ impl Order {
 
     /// A replica delivers a slot.
     pub fn delivered(&mut self, who: usize, group: GroupId, slot: Slot, batch: &Batch) -> Checked {
+        demand(group != GroupId::FIRST || slot > self.begins, Invariant::BackupUnordered, || {
+            format!("r{} delivers slot {slot} of {group}, which stands for a backup", who + 1)
+        })?;
         let log = &mut self.logs[usize::from(group.0)];
         let at = usize::try_from(slot.0 - 1).expect("a short log");
         if let Some(known) = log.batches.get(at) {

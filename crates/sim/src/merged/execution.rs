@@ -322,7 +322,7 @@ impl World {
 }
 
 /// A file: the content, and a checksum of it.
-fn sealed(mut content: Vec<u8>) -> Bytes {
+pub(super) fn sealed(mut content: Vec<u8>) -> Bytes {
     let sum = content
         .iter()
         .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));

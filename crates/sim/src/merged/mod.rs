@@ -46,7 +46,7 @@ use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_replica::{Event, RequestId};
+use synod_replica::{Event, Executor, RequestId};
 use synod_wire::{GroupId, Slot};
 
 #[cfg(feature = "cli")]
@@ -65,6 +65,7 @@ pub use self::{
     situations::{Counts, Situation},
 };
 use crate::{
+    backup::{self, Backup},
     check::{Checked, Compactions, Invariant, Leases, Model, Violation, check_history, demand},
     clock::Moment,
     describe::GuestSpeaks,
@@ -161,6 +162,8 @@ pub struct MergedWorld {
     clients: Clients,
     guests: Option<Guests>,
     order: Order,
+    /// The backup with whose state the groups begin, if they do.
+    backup: Option<Backup>,
     subscribers: Subscribers,
     watchers: Watchers,
     leases: Leases,
@@ -312,10 +315,20 @@ impl World {
 
     fn hosting_guest(plan: MergedPlan, guest: Option<&Rc<dyn AnyGuest>>, trace: Trace) -> World {
         let (groups, mut rng) = (plan.groups.len(), Rng::with_seed(plan.seed));
+        let backup = plan.begins_with_backup.then(|| {
+            let drawn = Backup::drawn(plan.seed, plan.keys, plan.leases > 0, guest);
+            drawn.written_by(|machine| Executor::merged(machine, plan.first_groups(), plan.take))
+        });
+        let mut machines: Vec<_> = (0..plan.nodes).map(|_| Machine::new(groups)).collect();
+        if let Some(backup) = &backup {
+            let file = execution::sealed(backup.snapshot().to_vec());
+            let first = (GroupId::FIRST, backup::SLOT);
+            machines.iter_mut().for_each(|machine| machine.disk.write_file(first, file.clone()));
+        }
         World {
             now: Moment::START,
             queue: EventQueue::default(),
-            machines: (0..plan.nodes).map(|_| Machine::new(groups)).collect(),
+            machines,
             links: Links::new(plan.nodes + plan.joiners, groups),
             holds: Vec::new(),
             clients: Clients::new(&plan, rng.fork()),
@@ -325,7 +338,9 @@ impl World {
                 plan.take,
                 guest,
                 plan.watches.watchers > 0 || plan.leases > 0,
+                backup.as_ref(),
             ),
+            backup,
             subscribers: Subscribers::new(plan.seed, plan.nodes, groups),
             watchers: Watchers::new(&plan.watches, plan.seed, plan.keys),
             leases: Leases::default(),
@@ -348,6 +363,7 @@ impl World {
     /// # Errors
     /// What was violated.
     pub fn run(&mut self) -> Result<MergedOutcome, Violation> {
+        self.begin_with_backup()?;
         for of in 0..self.plan.nodes {
             self.start(of)?;
         }
@@ -364,7 +380,7 @@ impl World {
         self.watch_to_the_end()?;
         self.outlive_leases()?;
         self.stay_idle()?;
-        let begins = Model::default();
+        let begins = self.backup.as_ref().map_or_else(Model::default, Backup::model);
         let undecided = check_history(begins, &self.clients.history, &self.clients.ended, |payload| {
             self.order.reply(payload)
         })?;

@@ -9,7 +9,7 @@ use synod_replica::{Change, Choice, Group, Others, Settings, Skips, Take};
 use synod_wire::{GroupId, ReplicaId};
 
 use super::upkeep::FASTER;
-use crate::plan::{WatchPlan, draw_settings};
+use crate::plan::{Plan, WatchPlan, draw_settings};
 
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
@@ -53,6 +53,8 @@ pub struct MergedPlan {
     /// How many of a hundred operations are about leases.
     pub(super) leases: u8,
     pub(super) watches: WatchPlan,
+    /// Whether the groups begin with the state of a backup, which is slot 1 of the first one.
+    pub(super) begins_with_backup: bool,
     #[cfg(feature = "planted-bugs")]
     pub(super) planted: Option<synod_replica::MergeBug>,
 }
@@ -176,6 +178,8 @@ impl MergedPlan {
             // It is drawn apart, as that of watchers, so that other seeds are as they were.
             leases: pick(&mut Rng::with_seed(seed ^ 0x1e_a5_e5), &[0, 0, 30]),
             watches: WatchPlan::draw(seed),
+            // A keeper would be told of revisions that are older than the world.
+            begins_with_backup: Plan::draw_backup(seed) && draw_upkeep(seed).is_none(),
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -209,6 +213,7 @@ impl MergedPlan {
             upkeep: None,
             leases: 0,
             watches: WatchPlan::NONE,
+            begins_with_backup: false,
             ..MergedPlan::draw(0)
         }
     }
@@ -229,7 +234,11 @@ impl MergedPlan {
         let ids = || (1..=self.nodes as u64).map(ReplicaId);
         let group = |(number, of): (usize, &Settings)| {
             let group = Group::of(&of.consensus, ids()).limited(of.limits);
-            if number == 0 { group.followed() } else { group.following(1) }
+            match number {
+                0 if self.begins_with_backup => group.after_backup().followed(),
+                0 => group.followed(),
+                _ => group.following(1),
+            }
         };
         self.groups.iter().enumerate().map(group).collect()
     }

@@ -84,6 +84,8 @@ situations! {
     MembersBySnapshot = "a snapshot brings other members";
     /// A snapshot of a group that was not asked for took the place of its log.
     SharedTrims = "a snapshot of another group trims the log";
+    /// The groups began with the state of a backup.
+    BeginsWithBackup = "the groups begin with a backup";
     /// The time of a lease was over.
     LeaseEnds = "a lease ends";
     /// It took keys with it.

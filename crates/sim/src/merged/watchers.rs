@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{Situation, World};
 use crate::{
+    backup,
     check::{Checked, EndedLease, LeaseAct},
     clock::Moment,
     watching::{Remarks, Site},
@@ -77,6 +78,21 @@ impl World {
         for (order, acts) in self.order.take_acts() {
             self.leases.decided(order, acts);
         }
+    }
+
+    /// If the groups begin with a backup, its leases live from now on.
+    pub(super) fn begin_with_backup(&mut self) -> Checked {
+        if self.backup.is_none() {
+            return Ok(());
+        }
+        self.counts.see(Situation::BeginsWithBackup);
+        self.trace.line(self.now, || {
+            let slot = backup::SLOT;
+            format!("backup    slot {slot} of the first group stands for the state of a backup")
+        });
+        self.leases_end();
+        self.leases.executed("a restore", backup::SLOT.0, Duration::ZERO, Duration::ZERO)?;
+        Ok(())
     }
 
     /// A node has executed so many batches of the order: no lease may end too early with that.

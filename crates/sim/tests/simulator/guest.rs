@@ -13,7 +13,7 @@ use synod_consensus::ProtocolKind;
 use synod_replica::{Answer, Context, Frozen, StateMachine};
 use synod_sim::{
     Guest, Told,
-    check::Invariant,
+    check::{Invariant, Violation},
     merged::{self, MergedPlan},
     plan::Plan,
     plans, run_guest,
@@ -158,6 +158,60 @@ fn a_sound_state_machine_passes_and_a_run_is_repeatable() {
         }
     }
     assert!(reads > 100, "{reads} reads");
+}
+
+/// What a counter had counted where a backup of it was made.
+const BACKUP: u64 = 1_000;
+
+/// A counter that goes on from a backup.
+#[derive(Debug)]
+struct GoingOn(Fault);
+
+impl Guest for GoingOn {
+    type Machine = Counter;
+
+    fn machine(&self) -> Counter {
+        Counting(self.0).machine()
+    }
+
+    fn backup(&self) -> Counter {
+        Counter { sum: BACKUP, commands: 1, shown: BACKUP, ..self.machine() }
+    }
+
+    fn query(&self, rng: &mut Rng) -> Option<Bytes> {
+        Counting(self.0).query(rng)
+    }
+
+    fn command(&self, rng: &mut Rng) -> Bytes {
+        Counting(self.0).command(rng)
+    }
+
+    fn check_history(&self, counter: &Counter, history: &[Told]) -> Result<(), String> {
+        let sum = counter.sum.checked_sub(BACKUP).ok_or("it has not what the backup had")?;
+        Counting(self.0).check_history(&Counter { sum, ..*counter }, history)
+    }
+}
+
+#[test]
+fn a_state_machine_begins_with_its_backup_and_is_found_if_it_does_not_restore_it() {
+    for plan in plans(0..2) {
+        assert!(plan.begins_with_backup, "seed {}", plan.seed);
+        let outcome = run_guest(&plan, GoingOn(Fault::Nothing)).unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(outcome.coverage.backups, 1);
+        // The first start is one from the backup's snapshot.
+        let Violation { invariant, detail } =
+            run_guest(&plan, GoingOn(Fault::Forgotten)).unwrap_err().violation;
+        assert_eq!(invariant, Invariant::SameState, "{detail}");
+        assert!(
+            detail.contains("after slot 1 the machine of r1 has the state Counter { sum: 1000"),
+            "{detail}"
+        );
+    }
+    let merged = MergedPlan::draw(0);
+    merged::run_guest(&merged, GoingOn(Fault::Nothing))
+        .unwrap_or_else(|failure| panic!("{}", failure.report()));
+    let failure = merged::run_guest(&merged, GoingOn(Fault::Forgotten)).unwrap_err();
+    assert!(failure.violation.detail.contains("after slot 1 "), "{}", failure.violation);
 }
 
 #[test]
