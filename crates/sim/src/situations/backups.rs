@@ -154,7 +154,10 @@ pub(super) mod tests {
     #[test]
     fn an_epoch_ends_too_early_for_a_replica_that_runs_and_has_decided_nothing() {
         let before = group().after_backup();
-        let next = Group { epoch: Epoch(2), first: Slot(3), version: 2, ..before.clone() };
+        let mut same = before.clone();
+        same.version = 2;
+        let mut next = same.clone();
+        (next.epoch, next.first) = (Epoch(2), Slot(3));
         let with = |decided, group: &Group| {
             let face = Face { epoch: Epoch(1), decided: Slot(decided), ..Face::NEW };
             reach(&[
@@ -165,7 +168,6 @@ pub(super) mod tests {
         };
         assert_eq!(with(0, &next), [vec![Situation::EpochWithoutBackup], vec![]]);
         assert_eq!(with(1, &next), [vec![], vec![]]);
-        let same = Group { version: 2, ..before.clone() };
         assert_eq!(with(0, &same), [vec![], vec![]]);
         // One that starts has not shown yet what it has.
         let starting = [starts(0, 1), Sight::Regroups { slot: Slot(2), before: &before, group: &next }];
