@@ -1,10 +1,8 @@
 //! etcd's service Watch.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{config, connect, replica_of, serve};
+use crate::common::{config, connect, replica_of, serve};
 use futures_util::{StreamExt as _, stream};
 use synod_api::{
     etcdserverpb::{
@@ -301,7 +299,7 @@ async fn a_stopping_server_ends_its_streams() {
 
 #[tokio::test]
 async fn a_server_without_a_feed_refuses_watches() {
-    let server = serve(&config(), common::replica());
+    let server = serve(&config(), crate::common::replica());
     let channel = connect(&server).await;
     let refused = WatchClient::new(channel).watch(stream::pending().boxed()).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented);

@@ -1,8 +1,6 @@
 //! A replica of several groups: requests find the group of their keys, and what has none is refused.
 
-mod common;
-
-use common::{config, connect, replica};
+use crate::common::{config, connect, replica};
 use prost::Message;
 use synod_api::{
     etcdserverpb::{

@@ -1,17 +1,14 @@
 //! Clients that send very many small messages at once, each in a frame of its own, as etcd's client for Go does. Their
 //! connections stay.
 
-#[macro_use]
-mod common;
-
 use std::collections::BTreeSet;
 
-use bytes::{Buf, Bytes, BytesMut};
-use common::{
+use crate::common::{
     config,
     http2::{SOON, call, framed, http2_with, post},
     replica, replica_of, serve,
 };
+use bytes::{Buf, Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use h2::{Reason, RecvStream, SendStream, client::SendRequest};
 use prost::Message;

@@ -1,16 +1,13 @@
 //! What replicas do for their stores by themselves: three nodes in this process.
 
-#[macro_use]
-mod common;
-
 use std::{
     net::TcpListener,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use crate::common::replica;
 use bytes::Bytes;
-use common::replica;
 use prost::Message;
 use synod_api::{
     etcdserverpb::{AlarmMember, AlarmRequest, AlarmType, PutRequest, alarm_request::AlarmAction},

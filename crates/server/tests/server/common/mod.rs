@@ -1,7 +1,5 @@
 //! A server to test against.
 
-#![allow(dead_code, unused_macros, reason = "each user needs some of it")]
-
 /// Methods of a [`Replica`] that its field `inner` answers.
 macro_rules! answered_by_inner {
     (limits) => {
@@ -74,6 +72,8 @@ macro_rules! answered_by_inner {
 }
 
 pub mod http2;
+pub mod on_node;
+pub mod users;
 
 use prometheus_client::{metrics::gauge::ConstGauge, registry::Registry};
 use synod_kv::KvStore;

@@ -1,16 +1,13 @@
 //! Sessions, in front of a replica with a small table of them: a client that opens very many closes none of others.
 
-#[macro_use]
-mod common;
-
 use std::net::SocketAddr;
 
-use bytes::Bytes;
-use common::{
+use crate::common::{
     config,
     http2::{Answer, call, framed, post},
     serve,
 };
+use bytes::Bytes;
 use h2::client::SendRequest;
 use prost::Message;
 use synod_api::{
@@ -101,7 +98,7 @@ async fn an_address_that_opens_very_many_sessions_closes_none_of_others() {
     node.listen = vec!["127.0.0.1:0".parse().unwrap()];
     node.settings.limits.sessions.clients_max = SESSIONS_MAX as usize;
     let node = spawn_blocking(|| Node::start_blocking(node, KvStore::new())).await.unwrap().unwrap();
-    let server = serve(&config(), OnNode { handle: node.handle(), inner: common::replica() });
+    let server = serve(&config(), OnNode { handle: node.handle(), inner: crate::common::replica() });
 
     let honest = client(&server, [127, 0, 0, 2]).await;
     let session = open(&honest).await.ok().expect("the table is empty");

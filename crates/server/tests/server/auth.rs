@@ -1,10 +1,5 @@
 //! Users, roles and tokens, through etcd's service Auth; and that Synod's own service is no way around them.
 
-#[macro_use]
-mod common;
-#[path = "common/users.rs"]
-mod users;
-
 use std::{
     sync::{
         Arc, Mutex,
@@ -13,13 +8,16 @@ use std::{
     time::Duration,
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use bytes::Bytes;
-use common::{
+use crate::common::users::{
+    COST, DENIED, EMPTY, FAILED, INVALID, OLD, Users, get, put, refused, with, with_users,
+};
+use crate::common::{
     MEMBER, config, connect,
     http2::{call, framed, http2, post},
     replica_of, serve,
 };
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use synod_api::v3lockpb::{LockRequest, UnlockRequest, lock_client::LockClient};
@@ -50,7 +48,6 @@ use tokio::{
     sync::Notify,
 };
 use tonic::{Code, Request, transport::Channel};
-use users::{COST, DENIED, EMPTY, FAILED, INVALID, OLD, Users, get, put, refused, with, with_users};
 
 /// Tokens that are signed with a key in this folder, and valid for so long.
 fn signed(folder: &TempDir, ttl: &str) -> TokenKind {

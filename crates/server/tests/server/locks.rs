@@ -1,8 +1,5 @@
 //! etcd's services Lock and Election.
 
-#[macro_use]
-mod common;
-
 use std::{
     sync::{
         Arc,
@@ -11,8 +8,8 @@ use std::{
     time::Duration,
 };
 
+use crate::common::{config, connect, replica_of, serve};
 use bytes::Bytes;
-use common::{config, connect, replica_of, serve};
 use synod_api::{
     etcdserverpb::{
         DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, RangeRequest, kv_client::KvClient,

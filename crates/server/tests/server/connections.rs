@@ -1,16 +1,13 @@
 //! How a server treats connections: valid ones, invalid ones, and all of them when it stops.
 
-#[macro_use]
-mod common;
-
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
-use common::{
+use crate::common::{
     config, connect,
     http2::{begin, framed, post},
     replica, serve,
 };
+use bytes::{BufMut, Bytes, BytesMut};
 use h2::client::SendRequest;
 use http_body_util::{BodyExt, Empty};
 use prost::Message;

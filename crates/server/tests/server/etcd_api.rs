@@ -1,8 +1,6 @@
 //! The services of the etcd v3 API. (`etcd_client.rs` has more, through a client that was not made for Synod.)
 
-mod common;
-
-use common::{CLUSTER, MEMBER, config, connect, replica, serve};
+use crate::common::{CLUSTER, MEMBER, config, connect, replica, serve};
 use sha2::{Digest as _, Sha256};
 use synod_api::etcdserverpb::{
     AlarmRequest, AlarmType, CompactionRequest, Compare, DefragmentRequest, DeleteRangeRequest,

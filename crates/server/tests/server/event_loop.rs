@@ -1,14 +1,9 @@
 //! A replica and its clients on one thread.
 
-#[macro_use]
-mod common;
-#[path = "common/on_node.rs"]
-mod on_node;
-
 use std::{fs, sync::Arc, time::Duration};
 
-use common::{config, connect, replica, serve};
-use on_node::OnNode;
+use crate::common::on_node::OnNode;
+use crate::common::{config, connect, replica, serve};
 use synod_api::etcdserverpb::{PutRequest, kv_client::KvClient};
 use synod_kv::KvStore;
 use synod_node::{Config, ConfigError, MemberAddress, Node, StartError, Threads};

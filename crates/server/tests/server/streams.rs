@@ -1,9 +1,6 @@
 //! How a server treats requests on the streams of an HTTP/2 connection: slow ones, large ones, and those that
 //! are given up.
 
-#[macro_use]
-mod common;
-
 use std::{
     io::Write,
     sync::{
@@ -13,12 +10,12 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use common::{
+use crate::common::{
     config, connect,
     http2::{SOON, begin, call, finish, framed, http2, http2_with, post, read},
     replica, serve,
 };
+use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use h2::{Reason, RecvStream, SendStream, client::SendRequest};
 use http::Request;

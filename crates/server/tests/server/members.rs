@@ -1,14 +1,11 @@
 //! Changes of the group through etcd's API and Synod's own: what reaches the replica, and what is answered.
 
-#[macro_use]
-mod common;
-
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use common::{MEMBER, config, connect, replica, serve};
+use crate::common::{MEMBER, config, connect, replica, serve};
 use synod_api::{
     etcdserverpb::{
         MemberAddRequest, MemberListRequest, MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest,

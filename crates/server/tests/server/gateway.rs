@@ -1,15 +1,13 @@
 //! The calls of the v3 API as JSON over HTTP, health and reflection.
 
-mod common;
-
 use std::time::Duration;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use common::{
+use crate::common::{
     config, connect,
     http2::{begin, http2_with},
     replica_of, serve,
 };
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use futures_util::stream;
 use serde_json::{Value, json};
 use synod_api::{
@@ -302,9 +300,9 @@ async fn a_lock_that_is_waited_for_ends_with_its_client() {
 #[tokio::test]
 async fn json_and_pages_are_served_over_http2() {
     let server = watched();
-    let send = common::http2::http2(&server).await;
+    let send = crate::common::http2::http2(&server).await;
     let ask = async |request: http::request::Builder, body: &str| {
-        let answer = common::http2::call(&send, request, body.as_bytes()).await;
+        let answer = crate::common::http2::call(&send, request, body.as_bytes()).await;
         (answer.http_status, serde_json::from_slice::<Value>(&answer.body).unwrap())
     };
     let post = |path: &str| http::Request::post(format!("http://x{path}"));

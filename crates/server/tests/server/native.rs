@@ -1,9 +1,6 @@
 //! What clients send by Synod's own API to the key-value store is checked before the store sees it: every kind of
 //! command and of query.
 
-#[macro_use]
-mod common;
-
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;

@@ -1,10 +1,5 @@
 //! Calls that are judged when they begin, and last: what becomes of them when their users lose something.
 
-#[macro_use]
-mod common;
-#[path = "common/users.rs"]
-mod users;
-
 use std::{
     pin::Pin,
     sync::{
@@ -14,8 +9,9 @@ use std::{
     time::Duration,
 };
 
+use crate::common::users::{Users, put, with, with_users};
+use crate::common::{connect, replica_of, serve};
 use bytes::Bytes;
-use common::{connect, replica_of, serve};
 use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use synod_api::{
@@ -39,7 +35,6 @@ use synod_server::{
 use synod_wire::{BatchBuilder, GroupId, SessionId, Slot};
 use tokio::{sync::Notify, time::timeout};
 use tonic::{Code, Status, Streaming};
-use users::{Users, put, with, with_users};
 
 const WAIT_MAX: Duration = Duration::from_secs(20);
 

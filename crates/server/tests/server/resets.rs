@@ -1,17 +1,12 @@
 //! Clients that reset requests as fast as they send them, with a real replica. The server forgets such a
 //! request at once, but the replica still works on its command.
 
-#[macro_use]
-mod common;
-#[path = "common/on_node.rs"]
-mod on_node;
-
 use std::{net::TcpListener, time::Duration};
 
+use crate::common::on_node::OnNode;
+use crate::common::{config, connect, replica, serve};
 use bytes::{BufMut, BytesMut};
-use common::{config, connect, replica, serve};
 use h2::Reason;
-use on_node::OnNode;
 use prost::Message;
 use synod_api::etcdserverpb::{PutRequest, kv_client::KvClient};
 use synod_kv::KvStore;

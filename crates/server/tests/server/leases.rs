@@ -1,12 +1,9 @@
 //! etcd's service Lease, in front of a replica whose clock goes on.
 
-#[macro_use]
-mod common;
-
 use std::time::{Duration, Instant};
 
+use crate::common::{config, connect, serve};
 use bytes::Bytes;
-use common::{config, connect, serve};
 use futures_util::stream;
 use synod_api::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
@@ -59,7 +56,7 @@ async fn world() -> World {
     let mut node = Config::new(ClusterId(9), me, members, dir.path().join("r1"));
     node.listen = vec!["127.0.0.1:0".parse().unwrap()];
     let node = spawn_blocking(|| Node::start_blocking(node, KvStore::new())).await.unwrap().unwrap();
-    let replica = Alone { handle: node.handle(), inner: common::replica() };
+    let replica = Alone { handle: node.handle(), inner: crate::common::replica() };
     let server = serve(&config(), replica);
     let channel = connect(&server).await;
     let (kv, leases) = (KvClient::new(channel.clone()), LeaseClient::new(channel));

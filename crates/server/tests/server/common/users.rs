@@ -1,7 +1,5 @@
 //! A server whose store has users, and those who manage them.
 
-#![allow(dead_code, reason = "each user needs some of it")]
-
 use synod_api::{
     authpb::{Permission, permission::Type},
     etcdserverpb::{

@@ -1,15 +1,13 @@
 //! How much memory clients can make a server use, and whether other clients are served meanwhile.
 
-mod common;
-
 use std::time::Duration;
 
-use bytes::Bytes;
-use common::{
+use crate::common::{
     config,
     http2::{Answer, SOON, begin, call, finish, framed, http2, http2_with, post},
     replica, serve,
 };
+use bytes::Bytes;
 use futures_util::{FutureExt as _, future::select_all};
 use prost::Message;
 use synod_api::{

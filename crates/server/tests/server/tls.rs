@@ -1,7 +1,5 @@
 //! Clients over TLS and over unix sockets.
 
-mod common;
-
 use std::{
     fs,
     net::SocketAddr,
@@ -10,12 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-use common::{
+use crate::common::{
     config,
     http2::{SOON, framed, post, read},
     replica, replica_of, serve,
 };
+use bytes::Bytes;
 use h2::client::SendRequest;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
