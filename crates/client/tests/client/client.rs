@@ -1,13 +1,11 @@
 //! The etcd client when endpoints fail.
 
-mod common;
-
 use std::{
     net::TcpListener,
     time::{Duration, Instant},
 };
 
-use common::{Fault, Pair};
+use crate::common::{Fault, Pair};
 use synod_client::{
     Client, Code, Config, Error,
     api::{
@@ -279,7 +277,7 @@ async fn a_renewal_is_sent_again_and_says_that_it_may_have_been_executed() {
 async fn a_watch_that_is_refused_ends() {
     let watches = Watches::new();
     let store = KvStore::new().feeding(watches.feed());
-    let replica = InMemory::start(store, ClusterId(1), common::member()).unwrap();
+    let replica = InMemory::start(store, ClusterId(1), crate::common::member()).unwrap();
     let config = ServerConfig {
         client_addresses: vec![std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()],
         watches: Some(watches),
@@ -302,7 +300,7 @@ async fn a_watch_that_is_refused_ends() {
 fn with_users() -> Server {
     let (auth, watches) = (Auth::new(TokenKind::default(), 4), Watches::new());
     let store = KvStore::new().feeding(watches.feed()).authenticating(auth.feed());
-    let replica = InMemory::start(store, ClusterId(1), common::member()).unwrap();
+    let replica = InMemory::start(store, ClusterId(1), crate::common::member()).unwrap();
     let config = ServerConfig {
         client_addresses: vec![std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()],
         watches: Some(watches),

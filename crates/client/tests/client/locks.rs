@@ -1,7 +1,5 @@
 //! Leases that are kept alive, locks and elections, when endpoints fail.
 
-mod common;
-
 use std::{
     sync::{
         Arc,
@@ -10,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Fault, Pair};
+use crate::common::{Fault, Pair};
 use synod_client::{
     Client, Code, Error, Lock,
     api::{

@@ -1,11 +1,9 @@
 //! Three replicas on a network and on disks in memory, as a program that embeds them may test.
 
-mod common;
-
 use std::{sync::Arc, time::Duration};
 
+use crate::common::{Tape, append, block, tape, until};
 use bytes::Bytes;
-use common::{Tape, append, block, tape, until};
 use synod_node::{Config, Handle, MemberAddress, Node, ReadLogError};
 use synod_replica::{Change, Goal, MemberInfo, RequestError};
 use synod_storage::FaultyDisk;

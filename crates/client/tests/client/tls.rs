@@ -1,7 +1,5 @@
 //! Clients over TLS, by `Config::tls`.
 
-mod common;
-
 use std::net::SocketAddr;
 
 use synod_client::{
@@ -39,7 +37,7 @@ fn server(authority: &Authority) -> Server {
         auth: Some(auth),
         ..ServerConfig::default()
     };
-    let replica = InMemory::start(store, ClusterId(1), common::member()).unwrap();
+    let replica = InMemory::start(store, ClusterId(1), crate::common::member()).unwrap();
     Server::start(&config, replica, Registry::default()).unwrap()
 }
 

@@ -1,7 +1,5 @@
 //! Peers that die, come back, stall or are too slow.
 
-mod common;
-
 use std::{
     env,
     io::Write,
@@ -12,11 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{
+use crate::common::{
     CLUSTER, Replica, addresses, cluster, config, encode, eventually, frame, hello, is_closed, join,
     one_of_two,
 };
-use common::{listeners, welcome};
+use crate::common::{listeners, welcome};
 use synod_transport::{Config, Event, ObstacleKind, Transport};
 use synod_wire::{Incarnation, ReplicaId};
 
@@ -72,7 +70,7 @@ fn a_missing_listener_is_reported_once_between_two_sessions() {
             Some(listener) => Transport::start_on(life, vec![listener], |_| Ok(())).unwrap(),
             None => Transport::start(life, |_| Ok(())).unwrap(),
         };
-        let next = || events.recv_timeout(common::WAIT_MAX).unwrap();
+        let next = || events.recv_timeout(crate::common::WAIT_MAX).unwrap();
         let obstacle = || one.metrics().peers[0].obstacle.clone().map(|obstacle| obstacle.kind);
         assert_eq!(next(), Event::Up { peer: ReplicaId(2), incarnation: Incarnation(incarnation) });
         assert_eq!(obstacle(), None);

@@ -1,7 +1,5 @@
 //! Groups that are merged into one order: three nodes, one state machine each.
 
-mod common;
-
 use std::{
     io::{self, Read, Write},
     num::NonZeroU32,
@@ -9,8 +7,8 @@ use std::{
     time::Duration,
 };
 
+use crate::common::{Tape, append, block, tape, until};
 use bytes::Bytes;
-use common::{Tape, append, block, tape, until};
 use synod_consensus::{Options, ProtocolKind};
 use synod_node::{
     ChangeError, Config, Handle, MemberAddress, Merging, Node, StartError, Subscription, Threads,

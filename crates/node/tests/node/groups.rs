@@ -1,11 +1,9 @@
 //! Several groups on each of three nodes: one log, one connection to each peer, one set of threads.
 
-mod common;
-
 use std::{sync::Arc, thread::sleep, time::Duration};
 
+use crate::common::{Group as OnSockets, Tape, append, block, tape, until};
 use bytes::Bytes;
-use common::{Group as OnSockets, Tape, append, block, tape, until};
 use synod_consensus::{ProtocolKind, Role};
 use synod_node::{ChangeError, Config, Handle, MemberAddress, Node, Origin, StartError, Threads};
 use synod_replica::{Change, Goal, MemberInfo};

@@ -1,18 +1,16 @@
 //! Strangers, faulty peers and attackers: each costs one connection, and the other connections go on.
 
-mod common;
-
 use std::{
     io::Write,
     net::TcpStream,
     time::{Duration, Instant},
 };
 
-use common::{
+use crate::common::{
     CLUSTER, Replica, UNREADABLE, addresses, call, cluster, config, eventually, frame, frame_with, hello,
     one_of_two,
 };
-use common::{is_closed, join, listeners, sealed, verdict, welcome, welcome_born};
+use crate::common::{is_closed, join, listeners, sealed, verdict, welcome, welcome_born};
 use synod_transport::{Config, Event};
 use synod_wire::ClusterId;
 

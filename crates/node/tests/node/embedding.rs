@@ -1,8 +1,6 @@
 //! What a program that embeds replicas relies on: no thread of a runtime is blocked, and a state machine is
 //! told what it needs.
 
-mod common;
-
 use std::{
     io::{self, Read},
     sync::{
@@ -14,8 +12,8 @@ use std::{
     time::Duration,
 };
 
+use crate::common::{Group, append, block, tape, until};
 use bytes::Bytes;
-use common::{Group, append, block, tape, until};
 use synod_consensus::{ElectionKind, ProtocolKind};
 use synod_node::{ChangeError, Config, Ended, Node, Threads};
 use synod_replica::{Change, Context, Frozen, RequestError, SessionCommand, StateMachine};

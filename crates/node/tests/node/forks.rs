@@ -1,11 +1,9 @@
 //! Replicas that decided different things, which no replica could notice when it happened.
 
-mod common;
-
 use std::{fs, path::PathBuf, time::Duration};
 
+use crate::common::{Group, Tape, append, block, copy, until};
 use bytes::Bytes;
-use common::{Group, Tape, append, block, copy, until};
 use synod_consensus::{Options, ProtocolKind};
 use synod_node::{Config, Ended, Node};
 use synod_replica::RequestError;

@@ -1,10 +1,8 @@
 //! What a replica that began as the only one may do after a loss, which depends on the replicas that joined since.
 
-mod common;
-
 use std::{fs, thread, time::Duration};
 
-use common::{Group, append, block, tape, until};
+use crate::common::{Group, append, block, tape, until};
 use synod_consensus::{Options, ProtocolKind, Role};
 use synod_node::{Config, Node, Origin, StartError, recover::force_new_cluster};
 use synod_replica::{Change, Goal, MemberInfo};
@@ -18,7 +16,7 @@ fn founder(group: &Group) -> Config {
 }
 
 fn start(config: Config) -> Result<Node, StartError> {
-    Node::start_blocking(config, common::Tape::default())
+    Node::start_blocking(config, crate::common::Tape::default())
 }
 
 /// Adds a replica to those that run, and starts it.
@@ -106,7 +104,8 @@ fn a_replica_that_is_alone_again_and_forgets_the_others_needs_a_new_cluster() {
     let error = start(founder(&group)).unwrap_err();
     assert!(matches!(error, StartError::MembersForgotten), "{error}");
     assert!(error.to_string().contains("synod recover --force-new-cluster"), "{error}");
-    let plan = force_new_cluster(&founder(&group), vec![common::Tape::default()], |_| true).unwrap().unwrap();
+    let plan =
+        force_new_cluster(&founder(&group), vec![crate::common::Tape::default()], |_| true).unwrap().unwrap();
     let mut config = founder(&group);
     (config.cluster, config.me) = (plan.new_cluster, plan.groups[0].new.members[0].id);
     config.members[0].id = config.me;

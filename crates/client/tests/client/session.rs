@@ -1,11 +1,9 @@
 //! Sessions: at most once, whatever fails.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{Fault, Pair};
 use bytes::Bytes;
-use common::{Fault, Pair};
 use prost::Message;
 use synod_client::{
     Client, Code, Error, Session, Start,

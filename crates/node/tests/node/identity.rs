@@ -1,7 +1,5 @@
 //! What replicas do about peers that are not what they should be, or not what they were.
 
-mod common;
-
 use std::{
     fs,
     sync::{
@@ -13,8 +11,8 @@ use std::{
     time::Duration,
 };
 
+use crate::common::{Group, Tape, append, block, copy, tape, until};
 use bytes::Bytes;
-use common::{Group, Tape, append, block, copy, tape, until};
 use synod_consensus::Role;
 use synod_node::{Config, Ended, Node};
 use synod_replica::RequestError;

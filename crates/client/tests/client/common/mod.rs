@@ -1,7 +1,5 @@
 //! Two endpoints of one store, each of which can be made to fail.
 
-#![allow(dead_code, reason = "each user needs some of it")]
-
 use std::{
     collections::VecDeque,
     future::pending,

@@ -1,7 +1,5 @@
 //! Which callers are recognised, and what strangers may ask.
 
-mod common;
-
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
@@ -15,11 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-use common::{
+use crate::common::{
     CLUSTER, HELLO_BYTES, Replica, WAIT_MAX, addresses, birth, call, config, encode, eventually, frame,
     hello, hello_born, inquiry, inquiry_in, is_closed, join, listeners, nonce, sealed, verdict, welcome_born,
 };
+use bytes::Bytes;
 use synod_transport::{
     ANSWER_BYTES_MAX, Config, Event, InquireError, Meeting, ObstacleKind, Peer, Unrecognised, VERSION,
     VERSION_OLDEST, inquire,

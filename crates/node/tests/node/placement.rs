@@ -1,8 +1,6 @@
 //! Groups that do not have the voters of the first one: five nodes, of which three vote in a group, and the others
 //! learn or take no part in it.
 
-mod common;
-
 use std::{
     sync::{
         Arc,
@@ -12,8 +10,8 @@ use std::{
     time::Duration,
 };
 
+use crate::common::{Group as OnSockets, Tape, append, block, tape, until};
 use bytes::Bytes;
-use common::{Group as OnSockets, Tape, append, block, tape, until};
 use synod_consensus::ProtocolKind;
 use synod_node::{ChangeError, Config, Handle, Node, Origin, Subscription};
 use synod_replica::{

@@ -2,7 +2,7 @@
 //! and sent without being asked. The replicas are without faults, memory takes the place of disks, and in the
 //! network all that a replica sends goes through one line of a certain rate.
 //!
-//! `cargo test -p synod-replica --test state_transfer -- --nocapture` prints the figures. They are the same
+//! `cargo test -p synod-replica --test replica state_transfer -- --nocapture` prints the figures. They are the same
 //! in every run and on every machine.
 
 use std::{

@@ -1,7 +1,5 @@
 //! New clusters: what one keeps of the log of its only survivor, and those that begin with a backup.
 
-mod common;
-
 use std::{
     fs,
     io::{self, Read, Write},
@@ -10,8 +8,8 @@ use std::{
     time::Duration,
 };
 
+use crate::common::{Tape, append, block, tape, until};
 use bytes::Bytes;
-use common::{Tape, append, block, tape, until};
 use synod_consensus::{
     Options, ProtocolKind, VoterSets,
     raft::{Entry, Record},
@@ -256,7 +254,7 @@ fn backup() -> Tape {
 #[test]
 fn a_backup_is_what_all_members_begin_with_and_what_a_joining_one_gets() {
     for (way, tune) in WAYS {
-        let group = common::Group::new(4, tune);
+        let group = crate::common::Group::new(4, tune);
         let first = |id| {
             let mut config = group.config(id);
             config.members.truncate(3);
@@ -299,7 +297,7 @@ fn a_backup_is_what_all_members_begin_with_and_what_a_joining_one_gets() {
 /// Members of different backups, or one of which was started without it, are of different clusters.
 #[test]
 fn a_backup_is_restored_where_there_is_nothing() {
-    let group = common::Group::new(1, |_| {});
+    let group = crate::common::Group::new(1, |_| {});
     let config = group.config(1);
     fs::create_dir(&config.data_dir).unwrap();
     fs::write(config.data_dir.join("something"), "of somebody").unwrap();

@@ -1,7 +1,5 @@
 //! Three replicas in this process, on real sockets and disks.
 
-mod common;
-
 use std::{
     io::{self, Read},
     mem::replace,
@@ -10,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::common::{Group, Tape, append, block, tape, until};
 use bytes::Bytes;
-use common::{Group, Tape, append, block, tape, until};
 use synod_consensus::{ElectionKind, Options, ProtocolKind, Role};
 use synod_node::{Config, Handle, Merging, Node, NodeStatus, StartError, Threads};
 use synod_replica::{

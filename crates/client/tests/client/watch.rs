@@ -1,10 +1,8 @@
 //! Watches over connections that break.
 
-mod common;
-
 use std::time::Duration;
 
-use common::Pair;
+use crate::common::Pair;
 use synod_client::{
     Client, Error,
     api::{CompactionRequest, PutRequest, WatchCreateRequest},

@@ -2,8 +2,6 @@
 //!
 //! The bytes are composed here independently, from the documentation of the format, so that the tests notice
 //! when the format changes.
-#![allow(dead_code, reason = "each test program uses a part of it")]
-
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},

@@ -1,7 +1,5 @@
 //! Peers that come, go and move while the transport runs.
 
-mod common;
-
 use std::{
     io::Write,
     net::{SocketAddr, TcpListener},
@@ -10,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{
+use crate::common::{
     CLUSTER, Replica, WAIT_MAX, addresses, birth, call, cluster, config, encode, eventually, frame, hello,
     is_closed, join, listeners, welcome, welcome_born,
 };
@@ -178,7 +176,7 @@ fn one_that_moves_is_dialled_at_its_new_address() {
     one.transport.set_peers(both).unwrap();
     let mut rest = Vec::new();
     _ = std::io::Read::read_to_end(&mut &hesitant, &mut rest);
-    assert_eq!(rest.len(), common::HELLO_BYTES, "the hello, and then the end");
+    assert_eq!(rest.len(), crate::common::HELLO_BYTES, "the hello, and then the end");
     let (mut stream, _) = old.accept().unwrap();
     stream.write_all(&welcome_born(1, 1000, birth(3))).unwrap();
     one.wait_up(3);

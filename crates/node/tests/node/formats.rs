@@ -1,14 +1,12 @@
 //! What a release wrote is read by every later one: data directories that lie in `tests/formats/RELEASE/`.
 //!
-//! A release adds a folder, and changes none: `SYNOD_WRITE_FORMATS=RELEASE cargo test -p synod-node --test formats`
+//! A release adds a folder, and changes none: `SYNOD_WRITE_FORMATS=RELEASE cargo test -p synod-node --test node formats`
 //! writes it.
-
-mod common;
 
 use std::{env, fs, net::TcpListener, path::Path};
 
+use crate::common::{Tape, append, block, copy, tape, until};
 use bytes::Bytes;
-use common::{Tape, append, block, copy, tape, until};
 use synod_consensus::{Dissemination, ProtocolKind};
 use synod_node::{Config, Handle, MemberAddress, Merging, Node};
 use synod_replica::SessionCommand;
