@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::{IsTerminal, Write},
     path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -13,6 +14,7 @@ use synod_client::Client;
 use synod_kv::{Backup, BackupError, BackupStatus, Bump, Restored};
 use synod_node::restore::{RestoreError, from_backup};
 use synod_storage::StorageError;
+use tokio::sync::oneshot;
 
 use crate::{
     client::{ClientArgs, block_on},
@@ -125,24 +127,36 @@ fn save(args: &SaveArgs) -> Result<(), Failure> {
     let name = path.file_name().ok_or_else(|| Failure::usage("FILE: accepted: the name of a file"))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // For its owner alone. It is removed unless it gets its name.
-    let mut part = tempfile::Builder::new()
+    let part = tempfile::Builder::new()
         .prefix(name)
         .suffix(".part")
         .tempfile_in(folder)
         .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
     let cluster = args.client.client()?;
-    // It takes as long as it takes; each piece has the time of a command.
-    block_on(async {
+    let name = part.path().to_owned();
+    let mut received = part.as_file().try_clone().map_err(failed)?;
+    let unchanged = |why: String| Failure::failed(format!("{why}; {} is as it was", path.display()));
+    let saving = async {
+        // It takes as long as it takes; each piece has the time of a command.
+        receive(&cluster, &mut received, failed).await?;
+        // On a thread that ends with the program if nobody waits for it any more.
+        let (sender, checked) = oneshot::channel();
+        thread::spawn(move || {
+            let saved = received.sync_all().map_err(BackupError::from);
+            sender.send(saved.and_then(|()| Backup::open(&name, true)?.status()))
+        });
+        let saved = checked.await.map_err(Failure::failed)?;
+        saved.map_err(|error| match error {
+            BackupError::Read(error) => failed(error),
+            error => unchanged(format!("what was received is no backup: {error}")),
+        })
+    };
+    let saved = block_on(async {
         let mut interruption = Interruption::listen().map_err(failed)?;
         tokio::select! {
-            received = receive(&cluster, part.as_file_mut(), failed) => received,
-            () = interruption.comes() => Err(Failure::failed(format!("interrupted; {} is as it was", path.display()))),
+            saved = saving => saved,
+            () = interruption.comes() => Err(unchanged("interrupted".to_owned())),
         }
-    })?;
-    part.as_file().sync_all().map_err(failed)?;
-    let saved = Backup::open(part.path(), true).and_then(|saved| saved.status());
-    let saved = saved.map_err(|error| {
-        Failure::failed(format!("what was received is no backup: {error}; {} is as it was", path.display()))
     })?;
     part.persist(path).map_err(|error| failed(error.error))?;
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;

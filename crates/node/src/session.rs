@@ -68,6 +68,9 @@ pub enum SessionError {
     /// tell any more. It is not sent again. The next command opens the session again.
     #[error("the session has expired, and whether the command was executed can no longer be told")]
     Expired,
+    /// The session could not be opened, at first or again, so the command was not sent.
+    #[error("the session could not be opened, and the command was not sent: {0}")]
+    Unopened(RequestError),
     /// The command failed for good, or the time in which it is sent again was over.
     #[error("{error}{}", if *in_doubt { "; it was sent before, and may have been executed then" } else { "" })]
     #[non_exhaustive]
@@ -85,6 +88,7 @@ impl SessionError {
     pub fn may_have_executed(&self) -> bool {
         match self {
             SessionError::Expired => true,
+            SessionError::Unopened(_) => false,
             SessionError::Request { error, in_doubt } => *in_doubt || error.may_have_executed(),
         }
     }
@@ -120,6 +124,7 @@ struct Shared<E> {
     present: Mutex<Arc<Opened>>,
     /// Held while the session is opened again.
     opening: sync::Mutex<()>,
+    pauses: Pauses,
 }
 
 /// The session as it was opened once.
@@ -148,10 +153,11 @@ impl<E: Endpoint> Session<E> {
     /// Opens a session, which is itself a command in the replicated log. At most `outstanding_max` of its commands are
     /// outstanding at a time, and further ones wait; the group bounds them as well
     /// ([`SessionLimits::outstanding_max`]). After `retry_for` a command that has failed is not sent again. Each
-    /// attempt takes the time that the endpoint gives it, with a [`Handle`] at most the request time-out.
+    /// attempt takes the time that the endpoint gives it, with a [`Handle`] the request time-out, after a place in its
+    /// queue, for which it waits while that is full.
     ///
     /// # Errors
-    /// [`SessionError::Request`].
+    /// [`SessionError::Unopened`].
     ///
     /// # Panics
     /// If `outstanding_max` is 0.
@@ -161,10 +167,11 @@ impl<E: Endpoint> Session<E> {
         retry_for: Duration,
     ) -> Result<Session<E>, SessionError> {
         assert!(outstanding_max > 0, "outstanding_max is 0, so that no command could ever be sent");
-        let opened = open(&endpoint, retry_for).await?;
+        let pauses = Pauses::default();
+        let opened = open(&endpoint, &mut Attempts::begin(retry_for, &pauses)).await?;
         let room = Semaphore::new(outstanding_max.min(Semaphore::MAX_PERMITS));
         let (present, opening) = (Mutex::new(Arc::new(opened)), sync::Mutex::new(()));
-        Ok(Session { shared: Arc::new(Shared { endpoint, retry_for, room, present, opening }) })
+        Ok(Session { shared: Arc::new(Shared { endpoint, retry_for, room, present, opening, pauses }) })
     }
 
     /// Orders a command and executes it, once. Returns the state machine's reply.
@@ -174,9 +181,9 @@ impl<E: Endpoint> Session<E> {
     pub async fn execute(&self, command: Bytes) -> Result<Bytes, SessionError> {
         let shared = &*self.shared;
         let _room = shared.room.acquire().await.expect("the semaphore is never closed");
-        let opened = shared.fresh().await?;
+        let (mut attempts, mut in_doubt) = (Attempts::begin(shared.retry_for, &shared.pauses), false);
+        let opened = shared.fresh(&mut attempts).await?;
         let number = Number::take(&opened);
-        let (mut attempts, mut in_doubt) = (Attempts::begin(shared.retry_for), false);
         loop {
             let sent = shared.endpoint.execute_in_session(number.place(), command.clone()).await;
             match sent {
@@ -228,7 +235,7 @@ impl<E> Shared<E> {
 
 impl<E: Endpoint> Shared<E> {
     /// The session, which is opened again if it has expired, or may have.
-    async fn fresh(&self) -> Result<Arc<Opened>, SessionError> {
+    async fn fresh(&self, attempts: &mut Attempts<'_>) -> Result<Arc<Opened>, SessionError> {
         let is_fresh = |opened: &Opened| {
             let answered = opened.commands().answered;
             answered.is_some_and(|answered| answered.elapsed() < self.endpoint.idle_max() / 2)
@@ -237,13 +244,20 @@ impl<E: Endpoint> Shared<E> {
         if is_fresh(&present) {
             return Ok(present);
         }
-        let _opening = self.opening.lock().await;
+        let (_opening, others_tried) = match self.opening.try_lock() {
+            Ok(opening) => (opening, false),
+            Err(_) => (self.opening.lock().await, true),
+        };
         // Another command may have opened it meanwhile.
         let present = self.present();
         if is_fresh(&present) {
             return Ok(present);
         }
-        let opened = Arc::new(open(&self.endpoint, self.retry_for).await?);
+        // Or has tried to for as long as this one has time.
+        if others_tried && attempts.is_over() {
+            return Err(SessionError::Unopened(RequestError::NoLeader));
+        }
+        let opened = Arc::new(open(&self.endpoint, attempts).await?);
         // Without its number: with that anybody could execute commands in it.
         tracing::debug!("a session is opened again");
         *lock(&self.present) = Arc::clone(&opened);
@@ -265,8 +279,7 @@ impl Opened {
     }
 }
 
-async fn open(endpoint: &impl Endpoint, retry_for: Duration) -> Result<Opened, SessionError> {
-    let mut attempts = Attempts::begin(retry_for);
+async fn open(endpoint: &impl Endpoint, attempts: &mut Attempts<'_>) -> Result<Opened, SessionError> {
     loop {
         // If two attempts open sessions, one of them is never used and expires.
         let error = match endpoint.open_session().await {
@@ -278,7 +291,7 @@ async fn open(endpoint: &impl Endpoint, retry_for: Duration) -> Result<Opened, S
             Err(error) => error,
         };
         if !recovers(error) || !attempts.again().await {
-            return Err(SessionError::Request { error, in_doubt: false });
+            return Err(SessionError::Unopened(error));
         }
     }
 }
@@ -292,33 +305,54 @@ fn recovers(error: RequestError) -> bool {
             | RequestError::OutcomeUnknown
             | RequestError::Overloaded
             | RequestError::TooFarAhead
+            // An earlier request of the command came after this one, and brings its reply.
+            | RequestError::Superseded
     )
 }
 
-/// The attempts of one request.
-struct Attempts {
+/// Where commands wait that have failed at once. Futures of this crate belong to no runtime, and so have no timer: one
+/// thread sleeps, for all of them.
+#[derive(Debug, Default)]
+struct Pauses {
+    turn: sync::Mutex<()>,
+}
+
+impl Pauses {
+    /// Waits until so long after `since`, or a little longer if others wait too; false if the system gives no thread.
+    async fn wait(&self, since: Instant, pause: Duration) -> bool {
+        let _turn = self.turn.lock().await;
+        let left = pause.saturating_sub(since.elapsed());
+        left.is_zero() || apart("pause", move || thread::sleep(left)).await.is_ok()
+    }
+}
+
+/// The attempts of one command.
+struct Attempts<'a> {
     began: Instant,
     retry_for: Duration,
     /// When the last attempt began.
     last: Instant,
     pause: Duration,
+    pauses: &'a Pauses,
 }
 
-impl Attempts {
-    fn begin(retry_for: Duration) -> Attempts {
+impl Attempts<'_> {
+    fn begin(retry_for: Duration, pauses: &Pauses) -> Attempts<'_> {
         let now = Instant::now();
-        Attempts { began: now, retry_for, last: now, pause: PAUSE_MIN }
+        Attempts { began: now, retry_for, last: now, pause: PAUSE_MIN, pauses }
+    }
+
+    fn is_over(&self) -> bool {
+        self.began.elapsed() >= self.retry_for
     }
 
     /// Waits until the request may be sent again; false if it may not.
     async fn again(&mut self) -> bool {
-        if self.began.elapsed() >= self.retry_for {
+        if self.is_over() {
             return false;
         }
         if self.last.elapsed() < self.pause {
-            // Futures of this crate belong to no runtime, and so have no timer. Few requests fail at once.
-            let pause = self.pause;
-            if apart("pause", move || thread::sleep(pause)).await.is_err() {
+            if !self.pauses.wait(Instant::now(), self.pause).await {
                 return false;
             }
             self.pause = PAUSE_MAX.min(self.pause * 2);
@@ -362,7 +396,7 @@ impl Drop for Number<'_> {
 mod tests {
     use std::{
         collections::VecDeque,
-        sync::atomic::{AtomicU64, Ordering::SeqCst},
+        sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     };
 
     use super::*;
@@ -376,6 +410,8 @@ mod tests {
         answers: Mutex<VecDeque<Option<RequestError>>>,
         places: Mutex<Vec<SessionCommand>>,
         opened: AtomicU64,
+        /// Sessions are not opened.
+        refuses: AtomicBool,
         /// A command takes a permit before it is answered.
         gate: Semaphore,
         idle_max: Duration,
@@ -387,6 +423,7 @@ mod tests {
                 answers: Mutex::default(),
                 places: Mutex::default(),
                 opened: AtomicU64::new(0),
+                refuses: AtomicBool::new(false),
                 gate: Semaphore::new(PERMITS),
                 idle_max: LONG,
             }
@@ -396,6 +433,9 @@ mod tests {
     impl Endpoint for Script {
         async fn open_session(&self) -> Result<SessionId, RequestError> {
             tokio::task::yield_now().await;
+            if self.refuses.load(SeqCst) {
+                return Err(RequestError::Timeout);
+            }
             Ok(SessionId(self.opened.fetch_add(1, SeqCst) + 1))
         }
 
@@ -428,12 +468,12 @@ mod tests {
     #[tokio::test]
     async fn a_command_is_sent_under_its_number_until_it_is_answered() {
         use RequestError::*;
-        let failures = [Timeout, NoLeader, OutcomeUnknown, Overloaded, TooFarAhead];
+        let failures = [Timeout, NoLeader, OutcomeUnknown, Overloaded, TooFarAhead, Superseded];
         let session = session(failures.map(Some), LONG).await;
         for _ in 0..2 {
             session.execute(Bytes::new()).await.unwrap();
         }
-        assert_eq!(sent(&session), [vec![(1, 1, 1); 6], vec![(1, 2, 2)]].concat());
+        assert_eq!(sent(&session), [vec![(1, 1, 1); 7], vec![(1, 2, 2)]].concat());
     }
 
     #[tokio::test]
@@ -487,6 +527,23 @@ mod tests {
             session.execute(Bytes::new()).await.unwrap();
         }
         assert_eq!(sent(&session), [(2, 1, 1), (3, 1, 1), (3, 1, 1)]);
+    }
+
+    #[tokio::test]
+    async fn commands_of_a_session_that_cannot_be_opened_again_were_not_sent() {
+        for retry_for in [Duration::ZERO, Duration::from_millis(50)] {
+            let script = Script { idle_max: Duration::ZERO, ..Script::default() };
+            let session = Session::open(script, 3, retry_for).await.unwrap();
+            let execute = || session.execute(Bytes::new());
+            session.endpoint().refuses.store(true, SeqCst);
+            let (one, two, three) = tokio::join!(execute(), execute(), execute());
+            for refused in [one, two, three].map(Result::unwrap_err) {
+                assert!(matches!(refused, SessionError::Unopened(_)) && !refused.may_have_executed());
+            }
+            assert!(sent(&session).is_empty());
+            session.endpoint().refuses.store(false, SeqCst);
+            execute().await.unwrap();
+        }
     }
 
     #[tokio::test]

@@ -16,14 +16,15 @@ use synod_api::{
 use synod_replica::{Executor, Group};
 use synod_wire::Slot;
 
+use crate::{
+    check::{Checked, Invariant, demand},
+    guest::{AnyGuest, Hosting},
+    plan::Plan,
+};
 #[cfg(feature = "kv")]
 use crate::{
     check::{Model, linear::Sequential as _},
     ops::{Key, Op, draw_lease_op},
-};
-use crate::{
-    guest::{AnyGuest, Hosting},
-    plan::Plan,
 };
 
 /// The slot for which a backup stands.
@@ -44,6 +45,14 @@ pub(crate) struct Backup {
     ops: Vec<Op>,
     guest: Option<Rc<dyn AnyGuest>>,
     snapshot: Bytes,
+}
+
+/// A session was opened, which is none of those of the cluster that was backed up: a client of that one would be told
+/// the replies of another.
+pub(crate) fn opened(backup: Option<&Backup>, session: u64) -> Checked {
+    demand(backup.is_none() || session > LAST_SESSION, Invariant::Sound, || {
+        format!("session {session} is opened, which may be one of the cluster that was backed up")
+    })
 }
 
 impl Backup {

@@ -17,6 +17,7 @@ use super::{
     plan::MergedPlan,
 };
 use crate::{
+    backup,
     check::{Checked, Done, EndedLease, Invariant, Violation},
     network::between,
     ops::{Answer, Key, Lease, Op, Order, Other, Part, draw_lease_op},
@@ -356,6 +357,7 @@ impl World {
                 invariant: Invariant::Sound,
                 detail: "opening a session gives no session id".to_owned(),
             })?;
+            backup::opened(self.backup.as_ref(), id)?;
             client.session = Session::Open { id: SessionId(id), next: 1 };
             self.think_later(index, self.plan.think);
             return Ok(());

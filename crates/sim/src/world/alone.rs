@@ -87,7 +87,7 @@ impl Guests {
 
     /// The same, and has answered a query, if the guest has any.
     pub(super) fn has_served(&self, of: usize) -> bool {
-        self.has_written(of) && (self.read == 0 || self.probes.read.contains(&of))
+        self.has_written(of) && (!self.queries || self.probes.read.contains(&of))
     }
 }
 

@@ -16,7 +16,7 @@ use synod_wire::SessionId;
 
 use super::{Happening, World};
 use crate::{
-    backup::Backup,
+    backup::{self, Backup},
     chart,
     check::{Checked, Done, EndedLease, Invariant, Model, Violation, check_history},
     describe,
@@ -426,6 +426,7 @@ impl World {
                 invariant: Invariant::Sound,
                 detail: "opening a session gives no session id".to_owned(),
             })?;
+            backup::opened(self.backup.as_ref(), id)?;
             client.session = Session::Open { id: SessionId(id), next: 1 };
             self.think_later(index, worker, self.plan.clients.think);
             return Ok(());

@@ -12,6 +12,7 @@ use synod_wire::{CommandKind, SessionId, Slot};
 use super::alone::Probes;
 use super::{Happening, World};
 use crate::{
+    backup,
     check::{Answered, Checked, Invariant, Violation, demand},
     clock::Moment,
     guest::{AnyGuest, AnyMachine, InTime, Place, Told, payload, query_payload, text_of},
@@ -54,6 +55,9 @@ pub(crate) struct Guests {
     /// Who has served since somebody began to look.
     #[cfg(not(feature = "kv"))]
     pub(super) probes: Probes,
+    /// The guest has queries.
+    #[cfg(not(feature = "kv"))]
+    pub(super) queries: bool,
 }
 
 #[derive(Debug, Default)]
@@ -98,6 +102,8 @@ impl Guests {
             over: false,
             #[cfg(not(feature = "kv"))]
             probes: Probes::default(),
+            #[cfg(not(feature = "kv"))]
+            queries: false,
         }
     }
 
@@ -110,7 +116,11 @@ impl Guests {
 
     /// Whether a client reads next, and what.
     fn draw_query(&mut self) -> Option<Bytes> {
-        if self.readers.u8(0..READ_EVERY) > 0 { None } else { self.guest.query(&mut self.readers) }
+        let drawn = self.readers.u8(0..READ_EVERY) == 0;
+        let query = if drawn { self.guest.query(&mut self.readers) } else { None };
+        #[cfg(not(feature = "kv"))]
+        (self.queries |= query.is_some());
+        query
     }
 }
 
@@ -329,6 +339,7 @@ impl World {
                     invariant: Invariant::Sound,
                     detail: "opening a session gives no session id".to_owned(),
                 })?;
+                backup::opened(self.backup.as_ref(), id)?;
                 (client.session, client.sequence) = (Some(SessionId(id)), 0);
             }
             // Nobody can say any more what became of the command.

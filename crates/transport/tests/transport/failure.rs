@@ -103,7 +103,7 @@ fn a_killed_process_is_noticed_at_once() {
     // The child listens on the second address from now on.
     drop(listeners);
     let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "child_process"])
+        .args(["--exact", "failure::child_process"])
         .env("SYNOD_TEST_ADDRESSES", format!("{},{}", addresses[0], addresses[1]))
         .stdout(Stdio::null())
         .spawn()
