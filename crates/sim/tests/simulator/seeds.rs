@@ -83,7 +83,7 @@ fn every_invariant_holds_for_some_hundred_seeds_of_multipaxos() {
 
 #[test]
 fn every_invariant_holds_for_some_hundred_seeds_of_sequence_paxos() {
-    pass(ProtocolKind::SequencePaxos, 0..440);
+    pass(ProtocolKind::SequencePaxos, 0..490);
 }
 
 #[test]
