@@ -221,8 +221,8 @@ fn groups(asked: &[Asked]) -> String {
     };
     let row = |number: usize| {
         let told = || told().filter_map(|status| Some((&status.name, status.groups.get(number)?)));
-        // Of replicas that name different leaders, the one with the highest ballot of the latest epoch is the last to have
-        // heard.
+        // Of replicas that name different leaders, the one with the highest ballot of the latest epoch is the last to
+        // have heard.
         let present = told().filter(|(_, group)| group.role != "away");
         let latest = present.max_by_key(|(_, group)| (group.epoch, ballot_round(&group.ballot)));
         let decided = told().map(|(_, group)| group.decided_slot).max().unwrap_or(0);

@@ -488,7 +488,7 @@ impl Plan {
         plan.fit_for_its_backup().fit_for_its_durability()
     }
 
-    /// If the group begins with a backup, members lose snapshots. In half of these runs hardly anybody takes another one,
+    /// If the group begins with a backup, members lose snapshots. In half of these runs hardly anybody takes another,
     /// so that who lacks the backup's gets that one from another member, and not a later one.
     fn fit_for_its_backup(mut self) -> Plan {
         if !self.begins_with_backup || self.family == Family::Load {

@@ -1,4 +1,4 @@
-//! The client, and a server in the same process: in one program, which takes a fraction of the time to build of one for each file.
+//! The client, and a server in the same process: in one program, which takes less time to build than one for each file.
 
 mod client;
 mod common;

@@ -1,6 +1,7 @@
 //! What a release wrote is read by every later one: data directories that lie in `tests/formats/RELEASE/`.
 //!
-//! A release adds a folder, and changes none: `SYNOD_WRITE_FORMATS=RELEASE cargo test -p synod-node --test node formats`
+//! A release adds a folder, and changes none:
+//! `SYNOD_WRITE_FORMATS=RELEASE cargo test -p synod-node --test node formats`
 //! writes it.
 
 use std::{env, fs, net::TcpListener, path::Path};

@@ -1,4 +1,4 @@
-//! Replicas as a program that embeds them meets them: in one program, which takes a fraction of the time to build of one for each file.
+//! Replicas as embedding programs meet them: in one program, which takes less time to build than one for each file.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Replicas and executors, from outside: in one program, which takes a fraction of the time to build of one for each file.
+//! Replicas and executors, from outside: in one program, which takes less time to build than one for each file.
 
 mod bounds;
 mod history;

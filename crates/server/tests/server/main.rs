@@ -1,4 +1,4 @@
-//! The server as its clients meet it: in one program, which takes a fraction of the time to build of one for each file.
+//! The server as its clients meet it: in one program, which takes less time to build than one for each file.
 
 #[macro_use]
 mod common;
@@ -8,7 +8,6 @@ mod auth;
 mod bursts;
 mod connections;
 mod etcd_api;
-mod event_loop;
 mod gateway;
 mod groups;
 mod lasting;

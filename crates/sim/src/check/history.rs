@@ -37,8 +37,8 @@ pub(crate) struct EndedLease {
 }
 
 /// Looks for a linearization that begins with this store, in which leases may end from when that was first delivered.
-/// `reply` says of a command that was executed which place it has among all commands, and its reply. Returns true if the
-/// search was given up.
+/// `reply` says of a command that was executed which place it has among all commands, and its reply. Returns true if
+/// the search was given up.
 pub(crate) fn check_history<'a>(
     begins: Model,
     history: &[Done],

@@ -52,7 +52,7 @@ pub(crate) struct Guests {
     readers: Rng,
     /// No client begins another command.
     over: bool,
-    /// Who has served since somebody began to look.
+    /// The replicas that have served since somebody began to look.
     #[cfg(not(feature = "kv"))]
     pub(super) probes: Probes,
     /// The guest has queries.

@@ -1,4 +1,4 @@
-//! The transport over real sockets: in one program, which takes a fraction of the time to build of one for each file.
+//! The transport over real sockets: in one program, which takes less time to build than one for each file.
 
 mod common;
 mod exchange;

@@ -1,4 +1,9 @@
-//! A replica and its clients on one thread.
+//! A replica and its clients on one thread: a program of its own, since it looks for other threads of its process.
+
+#[allow(dead_code, unused_macros, reason = "the other tests use the rest")]
+#[macro_use]
+#[path = "server/common/mod.rs"]
+mod common;
 
 use std::{fs, sync::Arc, time::Duration};
 
