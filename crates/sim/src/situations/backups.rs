@@ -84,19 +84,6 @@ pub(super) mod tests {
              restart 3
              run 3s",
         ),
-        // A replica without memory is readmitted by an epoch, which it asks for before it has any state.
-        (
-            &[Situation::EpochWithoutBackup],
-            &["sequence-paxos", "raft"],
-            "cluster 3 backup=true
-             elect 1
-             put 1 k1=1
-             stabilize
-             crash 3
-             lose-log 3
-             restart 3
-             run 3s",
-        ),
     ];
 
     #[test]

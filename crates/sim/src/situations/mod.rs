@@ -521,6 +521,7 @@ mod stories {
     /// Situations that no script reaches, since its network is too orderly, or since scripts have no leases and
     /// watches. They have tests of their own.
     const SHOWN: &[Situation] = &[
+        Situation::EpochWithoutBackup,
         Situation::LateCatchUp,
         Situation::FollowerInstallsHigher,
         Situation::DropsBetweenPages,
