@@ -136,7 +136,8 @@ impl World {
                 )
             })?;
         }
-        if let Some(several) = Some(read.len()).filter(|read| *read > 0) {
+        // A first life begins with a backup, if with anything.
+        if let Some(several) = Some(read.len()).filter(|read| *read > 0 && number > 1) {
             self.counts.see(Situation::RestartFromSnapshot);
             if several > 1 {
                 self.counts.see(Situation::RestartFromSeveral);
