@@ -85,7 +85,9 @@ impl ClientArgs {
 
     fn user(&self) -> Result<Option<(String, String)>, Failure> {
         let Some(user) = &self.user else { return Ok(None) };
-        let (name, password) = match (&self.password, user.split_once(':')) {
+        // A variable that is set to nothing is as one that is not set.
+        let password = self.password.as_ref().filter(|password| !password.is_empty());
+        let (name, password) = match (password, user.split_once(':')) {
             (Some(password), _) => (user.as_str(), password.as_str()),
             (None, Some(both)) => both,
             (None, None) => {

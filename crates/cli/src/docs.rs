@@ -20,11 +20,21 @@ struct Page {
 }
 
 /// The texts are links to those in docs/, so that the crate has them when it is published.
-const PAGES: [Page; 10] = [
+const PAGES: [Page; 12] = [
     Page {
         name: "auth",
         about: "users, roles, and what they permit",
         text: include_str!("../pages/auth.md"),
+    },
+    Page {
+        name: "backup",
+        about: "backups, and new clusters from them",
+        text: include_str!("../pages/backup.md"),
+    },
+    Page {
+        name: "install",
+        about: "machines, containers, sizing and alerts",
+        text: include_str!("../pages/install.md"),
     },
     Page {
         name: "exploring",

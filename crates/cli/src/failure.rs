@@ -118,7 +118,7 @@ const REMEDIES: [(&str, &str); 9] = [
         "database space exceeded",
         "the store is full, and puts are refused until there is room: delete keys, then `synod compact REVISION \
          --disarm` with the revision that `synod get KEY -w json` shows (and --group N where the cluster has several \
-         groups). --quota-backend-bytes of `serve` is the bound",
+         groups). Without room the alarm comes back. --quota-backend-bytes of `serve` is the bound",
     ),
     (
         "corrupt cluster",

@@ -1,10 +1,14 @@
 //! Finds out why a request was not served: whether the cluster has not begun yet, which voters answer, what those that
 //! do say of themselves, and whether an endpoint speaks TLS that was called without.
 
-use std::{collections::BTreeMap, io, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    time::Duration,
+};
 
 use futures_util::future::join_all;
-use synod_client::native::{Group, StatusResponse};
+use synod_client::native::{Group, GroupMember, StatusResponse};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -14,6 +18,7 @@ use crate::{
     client::ClientArgs,
     member::{named, told},
     serve::units,
+    status::own_troubles,
 };
 
 /// The most lines of what replicas say of themselves.
@@ -31,12 +36,28 @@ pub async fn diagnosis(args: &ClientArgs, timeout: Duration) -> Option<String> {
     let Some(group) = latest(&answered).cloned() else {
         return misses_tls(&args.endpoints, timeout / 3).await;
     };
+    let given: BTreeSet<u64> = answered.keys().copied().collect();
     let silent = group.members.iter().filter(|member| member.votes && !answered.contains_key(&member.id));
     let urls: Vec<String> = silent.flat_map(|member| member.client_urls.clone()).collect();
     if !urls.is_empty() {
         answered.extend(by_replica(ask(urls).await));
     }
-    explained(&group, &answered)
+    cut_off(&group, &answered, &given).or_else(|| explained(&group, &answered))
+}
+
+/// That the replicas at the given endpoints know no leader, and others do.
+fn cut_off(group: &Group, answered: &BTreeMap<u64, StatusResponse>, given: &BTreeSet<u64>) -> Option<String> {
+    let leads = |id: &u64| answered.get(id).is_some_and(|status| status.leader != 0);
+    let others = group.members.iter().filter(|member| !given.contains(&member.id) && leads(&member.id));
+    let others: Vec<&GroupMember> = others.collect();
+    (!given.iter().any(leads) && !others.is_empty()).then(|| {
+        let names = others.iter().map(|member| named(member)).collect::<Vec<_>>().join(", ");
+        let urls = others.iter().flat_map(|member| member.client_urls.first()).cloned();
+        format!(
+            "the replicas at --endpoints know no leader, and {names} do: name these too, {}",
+            urls.collect::<Vec<_>>().join(",")
+        )
+    })
 }
 
 /// Why nothing is decided, as far as those that answered know.
@@ -55,11 +76,8 @@ fn explained(group: &Group, answered: &BTreeMap<u64, StatusResponse>) -> Option<
 
 /// What replicas say of their own troubles, a line each; `None` if they have none.
 fn said<'a>(replicas: impl IntoIterator<Item = &'a StatusResponse>) -> Option<String> {
-    let lines = replicas.into_iter().flat_map(|status| {
-        let said = status.troubles.iter().map(|trouble| trouble.strip_prefix("synod: ").unwrap_or(trouble));
-        said.map(move |trouble| format!("{}: {trouble}", status.name))
-    });
-    let lines: Vec<String> = lines.take(LINES_MAX).collect();
+    let mut lines = own_troubles(replicas);
+    lines.truncate(LINES_MAX);
     (!lines.is_empty()).then(|| lines.join("\n      "))
 }
 

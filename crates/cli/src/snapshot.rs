@@ -174,7 +174,14 @@ async fn receive(
     failed: impl Fn(std::io::Error) -> Failure,
 ) -> Result<(), Failure> {
     let mut refused = None;
-    for endpoint in 0..cluster.endpoints().count() {
+    // Those that answer come first; an etcd does not know the question.
+    let told = cluster.native_status_soon(HEAD_START, |status| status.leader != 0).await;
+    let mut endpoints: Vec<usize> = (0..cluster.endpoints().count()).collect();
+    endpoints.sort_by_key(|&index| {
+        let url = cluster.endpoints().nth(index);
+        !told.iter().any(|(of, status)| Some(&**of) == url && status.leader != 0)
+    });
+    for endpoint in endpoints {
         let mut snapshot = match cluster.snapshot(endpoint).await {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -191,6 +198,9 @@ async fn receive(
     }
     Err(refused.map_or_else(|| Failure::usage("--endpoints: there is none"), Failure::from))
 }
+
+/// How long others may take once a replica has answered that knows no leader.
+const HEAD_START: Duration = Duration::from_millis(300);
 
 /// Says on a terminal, once a second, how much there is.
 struct Progress {
@@ -232,7 +242,9 @@ fn status(args: &StatusArgs) -> Result<(), Failure> {
             "hash": hash, "revision": revision, "totalKey": keys, "totalSize": bytes, "version": version
         })),
         Format::Simple => {
-            output::print(format!("{hash:x}, {revision}, {keys}, {}, {version}\n", Bytes(bytes)).as_bytes())
+            // etcd writes its version from 3.6 on.
+            let version = if version.is_empty() { String::new() } else { format!(", {version}") };
+            output::print(format!("{hash:x}, {revision}, {keys}, {}{version}\n", Bytes(bytes)).as_bytes())
         }
         Format::Table | Format::Wide => {
             let head = ["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "STORAGE VERSION"];

@@ -403,15 +403,25 @@ fn painted(table: String, asked: &[Asked], newest: u64, colours: bool) -> String
 fn troubles(asked: &[Asked]) -> Vec<String> {
     let answered: Vec<&StatusResponse> =
         asked.iter().filter_map(|asked| asked.answer.as_ref().ok()).collect();
-    let told = answered.iter().flat_map(|status| {
-        let trouble =
-            |text: &String| format!("{}: {}", status.name, text.strip_prefix("synod: ").unwrap_or(text));
-        status.troubles.iter().map(trouble)
-    });
-    let mut told: Vec<String> = told.collect();
+    let mut told = own_troubles(answered.iter().copied());
     let count = answered.iter().map(|status| status.groups.len().max(1)).max().unwrap_or(0);
     told.extend((0..count).filter_map(|number| lost_memory(&answered, number, count)));
     told
+}
+
+/// What replicas say of their own troubles, a line each. What several say is said once, with their names.
+pub fn own_troubles<'a>(replicas: impl IntoIterator<Item = &'a StatusResponse>) -> Vec<String> {
+    let mut told: Vec<(&str, String)> = Vec::new();
+    for status in replicas {
+        for trouble in &status.troubles {
+            let text = trouble.strip_prefix("synod: ").unwrap_or(trouble);
+            match told.iter_mut().find(|(other, _)| *other == text) {
+                Some((_, names)) => *names += &format!(", {}", status.name),
+                None => told.push((text, status.name.clone())),
+            }
+        }
+    }
+    told.into_iter().map(|(text, names)| format!("{names}: {text}")).collect()
 }
 
 /// That so many voters of a group have lost their logs that the others are no majority. `count`: of so many groups.
@@ -572,10 +582,10 @@ mod tests {
             }),
         };
         let one = [status(1, false), status(2, true), status(3, false), status(4, true)];
-        assert_eq!(troubles(&one), ["n2: it waits", "n4: it waits"], "n4 has no vote anyway");
+        assert_eq!(troubles(&one), ["n2, n4: it waits"], "n4 has no vote anyway");
         let two = troubles(&[status(1, false), status(2, true), status(3, true)]);
-        assert_eq!(two.len(), 3);
-        assert!(two[2].contains("2 of 3 voters have") && two[2].contains("(n2, n3)"), "{}", two[2]);
+        assert_eq!(two.len(), 2);
+        assert!(two[1].contains("2 of 3 voters have") && two[1].contains("(n2, n3)"), "{}", two[1]);
     }
 
     #[test]

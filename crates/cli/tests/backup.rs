@@ -133,6 +133,18 @@ fn what_cannot_be_restored_leaves_nothing() {
     let bumped = restore(&["--skip-hash-check", "--bump-revision=100", "--mark-compacted"]);
     assert!(String::from_utf8_lossy(&bumped.stdout).contains("revision 102, 1 keys"), "{bumped:?}");
 
+    // Settings in a file or in etcd's variables are those of `serve`.
+    let settings = folder.path().join("new/n2.toml");
+    let (second, third) = (folder.path().join("new/n2"), folder.path().join("new/n3"));
+    let cluster = "name = 'x'\ninitial-cluster = 'x=http://127.0.0.1:23801'\n";
+    fs::write(&settings, format!("{cluster}data-dir = {second:?}\n")).unwrap();
+    let by_file =
+        ["snapshot", "restore", path, "--skip-hash-check", "--config-file", settings.to_str().unwrap()];
+    assert!(synod(&by_file).status.success() && second.exists());
+    let mut by_variable = Command::new(SYNOD);
+    by_variable.args(["snapshot", "restore", path, "--skip-hash-check"]).env("ETCD_DATA_DIR", &third);
+    assert!(by_variable.output().unwrap().status.success() && third.exists());
+
     // A save that fails leaves no file, and an earlier one as it was.
     fs::write(&file, "earlier").unwrap();
     drop(old);

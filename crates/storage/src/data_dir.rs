@@ -133,6 +133,7 @@ impl DataDir {
     ) -> Result<DataDir, StorageError> {
         refuse_unfinished(&*disk, path)?;
         refuse_etcds(&*disk, path)?;
+        refuse_dangling(path)?;
         create_dir(&*disk, path)?;
         if let Some(warning) =
             disk.permissions(path).and_then(|permissions| open_to_others(path, permissions))
@@ -158,8 +159,13 @@ impl DataDir {
         let birth = latest.map_or_else(|| disk.secret(), |identity| identity.birth);
         let identity = Identity { cluster, replica, birth, incarnation: Incarnation(lives + 1) };
         if let Some(found) = latest.filter(|found| !found.is_same_replica(&identity)) {
+            let file = if previous.is_some() {
+                path.join(FILE_NAME)
+            } else {
+                wal_in(path).join(crate::wal::state::FILE_NAME)
+            };
             return Err(StorageError::OtherIdentity {
-                path: path.join(FILE_NAME),
+                path: file,
                 found: found.to_string(),
                 expected: format!("replica {replica} of cluster {cluster}"),
             });
@@ -169,6 +175,9 @@ impl DataDir {
         }
         if let Some(marker) = previous.as_ref().filter(|marker| marker.name != name) {
             tracing::warn!(was = marker.name, is = name, "the replica has a new name");
+        }
+        if previous.is_none() && latest.is_some() {
+            tracing::warn!(%identity, "the directory is new, and has the log of a replica, as which it goes on");
         }
         let marker = Marker { identity, name: name.to_owned(), durability, groups };
         let dir = DataDir { disk, path: path.to_owned(), identity, previous, _lock: lock };
@@ -310,11 +319,11 @@ impl DataDir {
 
     /// Has the log of the data directory at `path`, which need not exist yet, in `log_dir`: `wal` becomes a link to it.
     /// Both directories are made. Without effect if it is so already. It does not matter to what is in the data
-    /// directory whether its log is in `log_dir`: one that is missing there, or empty, counts as lost, and one of
+    /// directory whether its log is in `log_dir`: one that is missing in the directory counts as lost, and one of
     /// another replica is refused when it is opened.
     ///
     /// # Errors
-    /// The log is elsewhere, `log_dir` has something else in it or is where a file system is mounted, or the
+    /// The log is elsewhere, its directory is gone, `log_dir` has something else in it or is where a file system is mounted, or the
     /// directories cannot be made. Nothing is made either where [`DataDir::open`] would not open the data directory for
     /// what is in it, or beside it.
     pub fn link_log(path: &Path, log_dir: &Path) -> Result<(), StorageError> {
@@ -329,6 +338,8 @@ impl DataDir {
             Ok(_) if !is_same_place(&wal_in(path), log_dir) => {
                 return Err(StorageError::LogElsewhere { wanted: log_dir.to_owned(), at: wal_in(path) });
             }
+            // An operator who forgot to mount something must not lose what is there.
+            Ok(_) if !log_dir.exists() => return Err(StorageError::LogAway { dir: log_dir.to_owned() }),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // The log of a copy that was outlived is set aside as a whole.
@@ -379,6 +390,16 @@ impl DataDir {
     pub fn snapshots_of(&self, group: GroupId) -> PathBuf {
         self.home(group).join("snapshots")
     }
+}
+
+/// A log in another place, which is not there, may be on a file system that is not mounted.
+fn refuse_dangling(path: &Path) -> Result<(), StorageError> {
+    let log_dir = wal_in(path);
+    let leads_elsewhere = log_dir != path.join(WAL);
+    if leads_elsewhere && !log_dir.exists() {
+        return Err(StorageError::LogAway { dir: log_dir });
+    }
+    Ok(())
 }
 
 /// The place to which an absolute path leads, by links that exist.
@@ -491,7 +512,12 @@ mod tests {
         fs::remove_file(path.join("wal")).unwrap();
         DataDir::link_log(&path, &other).unwrap();
         assert_eq!(loss(&open()), None, "it was moved as the message says");
+        // What is not there may be mounted later; an empty directory says that it is lost.
         fs::remove_dir_all(&other).unwrap();
+        assert!(matches!(DataDir::link_log(&path, &other), Err(StorageError::LogAway { .. })));
+        let error = DataDir::open(&path, ClusterId(7), ReplicaId(1), "n1", Durability::Sync).unwrap_err();
+        assert!(matches!(error, StorageError::LogAway { .. }) && !other.exists(), "{error}");
+        fs::create_dir(&other).unwrap();
         DataDir::link_log(&path, &other).unwrap();
         assert!(loss(&open()).is_some());
         // A link that an operator has made, relative to the data directory.

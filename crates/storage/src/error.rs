@@ -68,6 +68,16 @@ pub enum StorageError {
         /// The directory.
         dir: PathBuf,
     },
+    /// The directory of a log apart is not there.
+    #[error(
+        "the log of this replica is in {dir}, which is not there: mount its file system if that is what is missing; if the \
+         log is lost for good, make the directory, and the replica learns from the others",
+        dir = dir.display()
+    )]
+    LogAway {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// A directory that is to have a log could not be set aside.
     #[error(
         "a file system is mounted at {dir}, so the log could not be renamed there; name a folder below for it, such as \

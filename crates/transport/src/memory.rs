@@ -364,6 +364,7 @@ impl Sender for MemorySender {
             PeerMetrics {
                 peer,
                 connected_since: to.began.filter(|_| to.session.is_some()),
+                is_silent: false,
                 obstacle: None,
                 receiving,
                 turned_away: None,

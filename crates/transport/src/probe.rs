@@ -61,30 +61,35 @@ pub(crate) struct Probes {
     interval: Duration,
     /// The number of the last one, and when it was sent or the session began.
     asked: (u64, Instant),
-    /// Whether its answer is outstanding.
-    awaited: bool,
+    /// Since when an answer is outstanding.
+    awaited: Option<Instant>,
+    /// Whether the peer has answered one in this session.
+    answers: bool,
     /// When one of the peer's was answered last.
     answered: Option<Instant>,
 }
 
 impl Probes {
     pub(crate) fn new(interval: Duration) -> Probes {
-        Probes { interval, asked: (0, Instant::now()), awaited: false, answered: None }
+        Probes { interval, asked: (0, Instant::now()), awaited: None, answers: false, answered: None }
     }
 
     /// A session begins. What is still on its way belongs to the one before.
     pub(crate) fn begin(&mut self) {
-        (self.asked.1, self.awaited) = (Instant::now(), false);
+        (self.asked.1, self.awaited, self.answers) = (Instant::now(), None, false);
     }
 
     /// What to send now, if it is time to ask.
     pub(crate) fn ask(&mut self) -> Option<Probe> {
-        let wait = if self.awaited { self.interval.saturating_mul(PATIENCE) } else { self.interval };
+        let wait =
+            if self.awaited.is_some() { self.interval.saturating_mul(PATIENCE) } else { self.interval };
         if self.asked.1.elapsed() < wait {
             return None;
         }
         let number = self.asked.0 + 1;
-        (self.asked, self.awaited) = ((number, Instant::now()), true);
+        let now = Instant::now();
+        self.asked = (number, now);
+        self.awaited.get_or_insert(now);
         Some(Probe::Asks(number))
     }
 
@@ -101,8 +106,16 @@ impl Probes {
     /// before.
     pub(crate) fn took(&mut self, number: u64) -> Option<Duration> {
         let (last, at) = self.asked;
-        let is_first = last == number && std::mem::take(&mut self.awaited);
+        let is_first = last == number && self.awaited.take().is_some();
+        self.answers |= is_first;
         is_first.then(|| at.elapsed())
+    }
+
+    /// Whether the peer has answered before and no longer does: its process hangs, or its machine. Its connections stay
+    /// open, as the system sees to them.
+    pub(crate) fn is_silent(&self) -> bool {
+        let patience = self.interval.saturating_mul(PATIENCE);
+        self.answers && self.awaited.is_some_and(|since| since.elapsed() >= patience)
     }
 }
 
@@ -147,6 +160,30 @@ mod tests {
         assert_eq!(probes.ask(), Some(Probe::Asks(3)));
         probes.begin();
         assert_eq!(probes.took(3), None);
+    }
+
+    #[test]
+    fn a_peer_is_silent_that_has_answered_before_and_for_long_does_not() {
+        let mut probes = Probes::new(INTERVAL);
+        let ask = |probes: &mut Probes| {
+            probes.asked.1 = ago(PATIENCE);
+            assert!(probes.ask().is_some());
+            probes.asked.0
+        };
+        // One of an earlier version never answers.
+        ask(&mut probes);
+        probes.awaited = Some(ago(PATIENCE));
+        assert!(!probes.is_silent());
+        let number = ask(&mut probes);
+        assert!(probes.took(number).is_some());
+        ask(&mut probes);
+        assert!(!probes.is_silent());
+        probes.awaited = Some(ago(PATIENCE));
+        assert!(probes.is_silent());
+        // That it is asked again does not begin its time again.
+        let number = ask(&mut probes);
+        assert!(probes.is_silent());
+        assert!(probes.took(number).is_some() && !probes.is_silent());
     }
 
     #[test]

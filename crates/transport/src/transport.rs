@@ -483,6 +483,9 @@ pub struct PeerMetrics {
     pub peer: ReplicaId,
     /// When the session to it began, if there is one.
     pub connected_since: Option<Instant>,
+    /// Whether it has answered probes in this session ([`Config::probe_interval`]), and has not for four intervals: its
+    /// process hangs, or its machine, and the connections stay open.
+    pub is_silent: bool,
     /// What the last attempt to reach it met, if that failed. `None` in a session, and before the first attempt.
     pub obstacle: Option<Obstacle>,
     /// Whether there is a session from it.
@@ -519,11 +522,11 @@ impl PeerMetrics {
         self.connected_since.is_some()
     }
 
-    /// Since when there is a session to it, if there is one from it, too: where packets are dropped in one direction
-    /// only, or a peer refuses to call, the other session tells.
+    /// Since when there is a session to it, if there is one from it, too, and it answers: where packets are dropped in
+    /// one direction only, or a peer refuses to call, the other session tells.
     #[must_use]
     pub fn up_since(&self) -> Option<Instant> {
-        self.connected_since.filter(|_| self.receiving)
+        self.connected_since.filter(|_| self.receiving && !self.is_silent)
     }
 
     /// Whether a replica of its id calls this one, or did a moment ago, welcome or not: its process runs.

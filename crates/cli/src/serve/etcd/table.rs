@@ -263,8 +263,9 @@ pub const FLAGS: &[Flag] = &[
         "wal-dir",
         Text,
         Same(
-            "`wal` in --data-dir becomes a link to it at the first start, where `wal`, `recover` and `snapshot restore` find it. A \
-             log that is missing there counts as lost; one of another replica is refused.",
+            "`wal` in --data-dir becomes a link to it at the first start, where `wal`, `recover` and `snapshot restore` find it. A log \
+             that is missing there counts as lost; a folder that is not there is refused, as its file system may not be \
+             mounted, and so is a log of another replica.",
         ),
     ),
     flag(
