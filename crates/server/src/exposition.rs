@@ -55,9 +55,12 @@ impl Format {
     }
 }
 
-/// How long a page is given to others who ask. It has tens of thousands of bytes, and takes a millisecond of a thread
-/// that may be the protocol's.
-const SHARED: Duration = Duration::from_millis(100);
+/// How long a page is given to others who ask, as a multiple of the time that it took: it has tens of thousands of
+/// bytes, and takes a millisecond of a thread that may be the protocol's. So pages take a twentieth of that at most, and
+/// who looks after a write that was answered finds it counted, unless others look all the time.
+const SHARED: u32 = 20;
+/// However long it took.
+const SHARED_MAX: Duration = Duration::from_millis(100);
 
 /// The page, which is made once for all who ask at the same time.
 #[derive(Debug)]
@@ -69,6 +72,7 @@ pub(crate) struct Exposition {
 #[derive(Debug)]
 struct Made {
     at: Instant,
+    took: Duration,
     open: Bytes,
     classic: Bytes,
 }
@@ -79,17 +83,20 @@ impl Exposition {
         Exposition { counted, made: Mutex::default() }
     }
 
-    /// All metrics as they were at most [`SHARED`] ago. Those who ask while it is made wait for it.
+    /// All metrics as they were at most [`SHARED_MAX`] ago. Those who ask while it is made wait for it.
     pub(crate) async fn page<R: Replica>(
         &self,
         store: &Store<R>,
         format: Format,
     ) -> Result<Bytes, fmt::Error> {
         let mut made = self.made.lock().await;
-        if made.as_ref().is_none_or(|made| made.at.elapsed() >= SHARED) {
+        let is_old = |made: &Made| made.at.elapsed() >= SHARED_MAX.min(made.took * SHARED);
+        if made.as_ref().is_none_or(is_old) {
+            let began = Instant::now();
             let open = exposition(&self.counted, store).await?;
             let classic = classic(&open).into();
-            *made = Some(Made { at: Instant::now(), open: open.into(), classic });
+            let at = Instant::now();
+            *made = Some(Made { at, took: at - began, open: open.into(), classic });
         }
         let Made { open, classic, .. } = made.as_ref().expect("it was made");
         Ok(match format {
@@ -311,7 +318,7 @@ mod tests {
         assert!(std::ptr::eq(&first[..], &second[..]));
         let open = exposition.page(&store, Format::Open).await.unwrap();
         assert!(open.ends_with(b"# EOF\n") && !first.ends_with(b"# EOF\n"));
-        tokio::time::sleep(SHARED).await;
+        tokio::time::sleep(SHARED_MAX).await;
         let later = exposition.page(&store, Format::Classic).await.unwrap();
         assert!(!std::ptr::eq(&first[..], &later[..]));
     }

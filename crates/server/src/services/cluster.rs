@@ -8,7 +8,7 @@
 //! rule (`--strict-reconfig-check`), which its clients expect: it wants some voters to have been connected for a
 //! while.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use synod_api::etcdserverpb::{
     self, MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse, MemberPromoteRequest,
@@ -16,12 +16,16 @@ use synod_api::etcdserverpb::{
     MemberUpdateResponse,
 };
 use synod_wire::ReplicaId;
+use tokio::time::sleep;
 use tonic::{Code, Status};
 
 use super::envelope::{Store, failure};
 use crate::{
     Change, ChangeError, Consistency, Goal, Group, Member, PeerStatus, Replica, RequestError, Standing,
 };
+
+/// How long a promotion waits for a learner that has not caught up, as far as is known.
+const HEARD_OF_WITHIN: Duration = Duration::from_secs(1);
 
 /// Most addresses that a member may have.
 const URLS_MAX: usize = 16;
@@ -87,7 +91,17 @@ impl<R: Replica> Store<R> {
         &self,
         request: MemberPromoteRequest,
     ) -> Result<MemberPromoteResponse, Status> {
-        let group = self.change(self.replica(), None, Change::Promote(ReplicaId(request.id))).await?;
+        // A learner that has just started serves clients before every replica has heard of it, and how far it is. With etcd
+        // a promotion at that moment succeeds, so clients do not try again.
+        let until = Instant::now() + HEARD_OF_WITHIN;
+        let group = loop {
+            match self.try_change(self.replica(), None, Change::Promote(ReplicaId(request.id))).await {
+                Err(ChangeError::Request(RequestError::NotCaughtUp)) if Instant::now() < until => {
+                    sleep(HEARD_OF_WITHIN / 10).await;
+                }
+                outcome => break outcome.map_err(unchanged)?,
+            }
+        };
         Ok(MemberPromoteResponse { header: self.header(None), members: listed(group) })
     }
 

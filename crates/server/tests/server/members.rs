@@ -112,7 +112,14 @@ async fn members_come_and_go_in_etcds_terms() {
     let change = Change::Add { name: String::new(), peer_urls: urls(), goal: Goal::Learn };
     assert_eq!(replica.last_asked().1, change);
 
-    cluster.member_promote(MemberPromoteRequest { id: 9 }).await.unwrap();
+    // One that the replica has not heard of yet is waited for, as clients of etcd expect it.
+    replica.refuse(ChangeError::Request(synod_server::RequestError::NotCaughtUp));
+    let heard = async {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        *replica.refusal.lock().unwrap() = None;
+    };
+    let promoted = cluster.member_promote(MemberPromoteRequest { id: 9 });
+    tokio::join!(promoted, heard).0.unwrap();
     assert_eq!(replica.last_asked().1, Change::Promote(ReplicaId(9)));
     cluster.member_update(MemberUpdateRequest { id: 9, peer_ur_ls: urls() }).await.unwrap();
     assert_eq!(replica.last_asked().1, Change::Update { id: ReplicaId(9), peer_urls: urls() });
