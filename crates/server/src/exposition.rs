@@ -56,8 +56,8 @@ impl Format {
 }
 
 /// How long a page is given to others who ask, as a multiple of the time that it took: it has tens of thousands of
-/// bytes, and takes a millisecond of a thread that may be the protocol's. So pages take a twentieth of that at most, and
-/// who looks after a write that was answered finds it counted, unless others look all the time.
+/// bytes, and takes a millisecond of a thread that may be the protocol's. So pages take a twentieth of that at most,
+/// and who looks after a write that was answered finds it counted, unless others look all the time.
 const SHARED: u32 = 20;
 /// However long it took.
 const SHARED_MAX: Duration = Duration::from_millis(100);

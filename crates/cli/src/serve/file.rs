@@ -22,8 +22,8 @@ pub fn entries(text: &str) -> Result<Vec<(String, String)>, String> {
 
 /// Has the flag's own parser check a value that does not come from the command line.
 pub fn check(serve: &Command, flag: &str, value: &str) -> Result<(), String> {
-    // The environment is switched off, since it must not stand in for the value. What else the command takes, such as the
-    // file of a restore, is not there.
+    // The environment is switched off, since it must not stand in for the value. What else the command takes, such as
+    // the file of a restore, is not there.
     let alone = |arg: Arg| arg.env(None::<&'static str>).required(false);
     let checked = serve.clone().no_binary_name(true).mut_args(alone);
     let parsed = checked.try_get_matches_from([format!("--{flag}={value}")]);

@@ -91,8 +91,8 @@ impl<R: Replica> Store<R> {
         &self,
         request: MemberPromoteRequest,
     ) -> Result<MemberPromoteResponse, Status> {
-        // A learner that has just started serves clients before every replica has heard of it, and how far it is. With etcd
-        // a promotion at that moment succeeds, so clients do not try again.
+        // A learner that has just started serves clients before every replica has heard of it, and how far it is. With
+        // etcd a promotion at that moment succeeds, so clients do not try again.
         let until = Instant::now() + HEARD_OF_WITHIN;
         let group = loop {
             match self.try_change(self.replica(), None, Change::Promote(ReplicaId(request.id))).await {
