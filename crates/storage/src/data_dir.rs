@@ -324,8 +324,8 @@ impl DataDir {
     ///
     /// # Errors
     /// The log is elsewhere, its directory is gone, `log_dir` has something else in it or is where a file system is
-    /// mounted, or the directories cannot be made. Nothing is made either where [`DataDir::open`] would not open the data
-    /// directory for what is in it, or beside it.
+    /// mounted, or the directories cannot be made. Nothing is made either where [`DataDir::open`] would not open the
+    /// data directory for what is in it, or beside it.
     pub fn link_log(path: &Path, log_dir: &Path) -> Result<(), StorageError> {
         refuse_unfinished(&RealDisk, path)?;
         refuse_etcds(&RealDisk, path)?;
