@@ -19,64 +19,26 @@ struct Page {
     text: &'static str,
 }
 
-/// The texts are links to those in docs/, so that the crate has them when it is published.
+/// A page of this name. The texts are links to those in docs/, so that the crate has them when it is published.
+macro_rules! page {
+    ($name:literal, $about:literal) => {
+        Page { name: $name, about: $about, text: include_str!(concat!("../pages/", $name, ".md")) }
+    };
+}
+
 const PAGES: [Page; 12] = [
-    Page {
-        name: "auth",
-        about: "users, roles, and what they permit",
-        text: include_str!("../pages/auth.md"),
-    },
-    Page {
-        name: "backup",
-        about: "backups, and new clusters from them",
-        text: include_str!("../pages/backup.md"),
-    },
-    Page {
-        name: "install",
-        about: "machines, containers, sizing and alerts",
-        text: include_str!("../pages/install.md"),
-    },
-    Page {
-        name: "exploring",
-        about: "exploring every state of a small configuration",
-        text: include_str!("../pages/exploring.md"),
-    },
-    Page {
-        name: "operating",
-        about: "running a cluster, and what to do when something breaks",
-        text: include_str!("../pages/operating.md"),
-    },
-    Page {
-        name: "settings",
-        about: "which settings are of the group, which of a replica, and what goes together",
-        text: include_str!("../pages/settings.md"),
-    },
-    Page {
-        name: "limits",
-        about: "what bounds memory, connections and sessions, and what overload does",
-        text: include_str!("../pages/limits.md"),
-    },
-    Page {
-        name: "groups",
-        about: "several groups, each with a store of its own or in one order",
-        text: include_str!("../pages/groups.md"),
-    },
-    Page { name: "monitoring", about: "metrics and log lines", text: include_str!("../pages/monitoring.md") },
-    Page {
-        name: "upgrading",
-        about: "upgrades, and versions of files",
-        text: include_str!("../pages/upgrading.md"),
-    },
-    Page {
-        name: "identity",
-        about: "which data directory has a vote, and when others refuse it",
-        text: include_str!("../pages/identity.md"),
-    },
-    Page {
-        name: "tls",
-        about: "certificates for clients and between replicas",
-        text: include_str!("../pages/tls.md"),
-    },
+    page!("auth", "users, roles, and what they permit"),
+    page!("backup", "backups, and new clusters from them"),
+    page!("install", "machines, containers, sizing and alerts"),
+    page!("exploring", "exploring every state of a small configuration"),
+    page!("operating", "running a cluster, and what to do when something breaks"),
+    page!("settings", "which settings are of the group, which of a replica, and what goes together"),
+    page!("limits", "what bounds memory, connections and sessions, and what overload does"),
+    page!("groups", "several groups, each with a store of its own or in one order"),
+    page!("monitoring", "metrics and log lines"),
+    page!("upgrading", "upgrades, and versions of files"),
+    page!("identity", "which data directory has a vote, and when others refuse it"),
+    page!("tls", "certificates for clients and between replicas"),
 ];
 
 pub fn run(args: &DocsArgs) -> Result<(), Failure> {

@@ -42,13 +42,20 @@ pub async fn diagnosis(args: &ClientArgs, timeout: Duration) -> Option<String> {
     if !urls.is_empty() {
         answered.extend(by_replica(ask(urls).await));
     }
-    cut_off(&group, &answered, &given).or_else(|| explained(&group, &answered))
+    cut_off(&group, &answered, &given, &args.endpoints).or_else(|| explained(&group, &answered))
 }
 
-/// That the replicas at the given endpoints know no leader, and others do.
-fn cut_off(group: &Group, answered: &BTreeMap<u64, StatusResponse>, given: &BTreeSet<u64>) -> Option<String> {
+/// That the replicas at the given endpoints, of which these answered, know no leader, and others do.
+fn cut_off(
+    group: &Group,
+    answered: &BTreeMap<u64, StatusResponse>,
+    given: &BTreeSet<u64>,
+    endpoints: &[String],
+) -> Option<String> {
     let leads = |id: &u64| answered.get(id).is_some_and(|status| status.leader != 0);
+    let is_named = |member: &&GroupMember| member.client_urls.iter().any(|url| endpoints.contains(url));
     let others = group.members.iter().filter(|member| !given.contains(&member.id) && leads(&member.id));
+    let others = others.filter(|member| !is_named(member));
     let others: Vec<&GroupMember> = others.collect();
     (!given.iter().any(leads) && !others.is_empty()).then(|| {
         let names = others.iter().map(|member| named(member)).collect::<Vec<_>>().join(", ");

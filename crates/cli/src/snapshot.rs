@@ -174,12 +174,13 @@ async fn receive(
     failed: impl Fn(std::io::Error) -> Failure,
 ) -> Result<(), Failure> {
     let mut refused = None;
-    // Those that answer come first; an etcd does not know the question.
+    // Those that know a leader come first, then others that answer. An etcd does not know the question.
     let told = cluster.native_status_soon(HEAD_START, |status| status.leader != 0).await;
     let mut endpoints: Vec<usize> = (0..cluster.endpoints().count()).collect();
     endpoints.sort_by_key(|&index| {
         let url = cluster.endpoints().nth(index);
-        !told.iter().any(|(of, status)| Some(&**of) == url && status.leader != 0)
+        let status = told.iter().find(|(of, _)| Some(&**of) == url).map(|(_, status)| status);
+        (status.is_none_or(|status| status.leader == 0), status.is_none())
     });
     for endpoint in endpoints {
         let mut snapshot = match cluster.snapshot(endpoint).await {

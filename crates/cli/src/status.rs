@@ -1,6 +1,6 @@
 //! `synod status`: every replica as it describes itself, side by side.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -401,8 +401,11 @@ fn painted(table: String, asked: &[Asked], newest: u64, colours: bool) -> String
 
 /// What an operator should know of the replicas that answered.
 fn troubles(asked: &[Asked]) -> Vec<String> {
-    let answered: Vec<&StatusResponse> =
+    let mut answered: Vec<&StatusResponse> =
         asked.iter().filter_map(|asked| asked.answer.as_ref().ok()).collect();
+    // A replica may have several URLs.
+    let mut seen = BTreeSet::new();
+    answered.retain(|status| seen.insert((status.replica, status.name.as_str())));
     let mut told = own_troubles(answered.iter().copied());
     let count = answered.iter().map(|status| status.groups.len().max(1)).max().unwrap_or(0);
     told.extend((0..count).filter_map(|number| lost_memory(&answered, number, count)));
@@ -581,6 +584,8 @@ mod tests {
                 ..StatusResponse::default()
             }),
         };
+        let twice = [status(1, false), status(2, true), status(2, true), status(3, false)];
+        assert_eq!(troubles(&twice), ["n2: it waits"], "it was asked at two URLs");
         let one = [status(1, false), status(2, true), status(3, false), status(4, true)];
         assert_eq!(troubles(&one), ["n2, n4: it waits"], "n4 has no vote anyway");
         let two = troubles(&[status(1, false), status(2, true), status(3, true)]);

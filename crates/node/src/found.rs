@@ -42,7 +42,7 @@ pub(crate) struct FoundGroup {
 }
 
 /// Opens what a replica left, of as many groups as there are state machines. `recovering`: only to look at it; a loss
-/// is no reason to refuse then.
+/// is no reason to refuse then, but that the folder of a log apart is not there, which may only be not mounted.
 pub(crate) fn open<S: StateMachine>(
     config: &Config,
     machines: Vec<S>,

@@ -221,9 +221,11 @@ impl NodeMetrics {
         let peers = self.transport.metrics().peers;
         let by_peer = |number: Number| peers.iter().map(move |peer| ([("peer", peer.peer.0)], number(peer)));
         let gauges: [(&str, &str, Number); 2] = [
-            ("synod_peer_connected", "Whether there are sessions to the peer and from it", |peer| {
-                peer.up_since().is_some().into()
-            }),
+            (
+                "synod_peer_connected",
+                "Whether there are sessions to the peer and from it, and it answers",
+                |peer| peer.up_since().is_some().into(),
+            ),
             ("synod_peer_queue_frames", "Frames that wait to be sent to the peer", |peer| {
                 peer.queue_frames as u64
             }),

@@ -348,7 +348,7 @@ pub struct MergeStatus {
 pub struct PeerLink {
     /// The other replica.
     pub id: ReplicaId,
-    /// Since when messages can be sent to it; `None` if they cannot, or if none can come from it.
+    /// Since when messages can be sent to it; `None` if they cannot, if none can come from it, or if it answers none.
     pub up_since: Option<Instant>,
     /// What is in the way of messages to it, as the last attempt to reach it showed.
     pub obstacle: Option<Obstacle>,

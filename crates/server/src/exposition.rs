@@ -313,8 +313,9 @@ mod tests {
     #[tokio::test]
     async fn a_page_is_made_once_for_all_who_ask_soon() {
         let (exposition, store) = (Exposition::new(Registry::default()), store());
-        let first = exposition.page(&store, Format::Classic).await.unwrap();
-        let second = exposition.page(&store, Format::Classic).await.unwrap();
+        let page = || exposition.page(&store, Format::Classic);
+        let (first, second) = tokio::join!(page(), page());
+        let (first, second) = (first.unwrap(), second.unwrap());
         assert!(std::ptr::eq(&first[..], &second[..]));
         let open = exposition.page(&store, Format::Open).await.unwrap();
         assert!(open.ends_with(b"# EOF\n") && !first.ends_with(b"# EOF\n"));

@@ -339,7 +339,7 @@ pub struct PeerStatus {
     pub replica: ReplicaId,
     /// Its name.
     pub name: String,
-    /// Since when there is a connection to it; `None` if there is none, or none from it.
+    /// Since when there is a connection to it; `None` if there is none, or none from it, or if it answers nothing.
     pub up_since: Option<Instant>,
     /// The last slot that it is known to have decided.
     pub decided: Slot,

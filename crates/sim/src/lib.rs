@@ -42,7 +42,8 @@
 //! assert_eq!(synod_sim::run(&plan).unwrap().fingerprint, outcome.fingerprint);
 //! ```
 
-// Without these features some of what follows has no user.
+// Without `cli` what only its commands show has no user (windows of charts, medians of outages, where a run was), and
+// without `kv` what scripts and the store's clients use.
 #![cfg_attr(not(feature = "cli"), allow(dead_code, unused_imports))]
 
 mod backup;

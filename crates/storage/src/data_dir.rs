@@ -133,7 +133,7 @@ impl DataDir {
     ) -> Result<DataDir, StorageError> {
         refuse_unfinished(&*disk, path)?;
         refuse_etcds(&*disk, path)?;
-        refuse_dangling(path)?;
+        refuse_dangling(&*disk, path)?;
         create_dir(&*disk, path)?;
         if let Some(warning) =
             disk.permissions(path).and_then(|permissions| open_to_others(path, permissions))
@@ -338,9 +338,7 @@ impl DataDir {
             Ok(_) if !is_same_place(&wal_in(path), log_dir) => {
                 return Err(StorageError::LogElsewhere { wanted: log_dir.to_owned(), at: wal_in(path) });
             }
-            // An operator who forgot to mount something must not lose what is there.
-            Ok(_) if !log_dir.exists() => return Err(StorageError::LogAway { dir: log_dir.to_owned() }),
-            Ok(_) => {}
+            Ok(_) => return refuse_dangling(&RealDisk, path),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // The log of a copy that was outlived is set aside as a whole.
                 if fs::canonicalize(log_dir).is_ok_and(|log_dir| DataDir::is_mount_point(&log_dir)) {
@@ -350,13 +348,15 @@ impl DataDir {
                 if holds && !log_dir.join(crate::wal::state::FILE_NAME).exists() {
                     return Err(StorageError::NoLogDir { dir: log_dir.to_owned() });
                 }
+                // The folder first: a link whose folder is not there is one to a file system that is not mounted.
+                create_dir(&RealDisk, log_dir)?;
                 create_dir(&RealDisk, path)?;
                 symlink(log_dir, &wal).map_err(failed("make the link", &wal))?;
                 sync_dir(&RealDisk, path)?;
             }
             Err(error) => return Err(failed("find", &wal)(error)),
         }
-        create_dir(&RealDisk, log_dir)
+        Ok(())
     }
 
     /// The place of a log that is not where that of the data directory at `path` is anyhow, for
@@ -392,11 +392,16 @@ impl DataDir {
     }
 }
 
-/// A log in another place, which is not there, may be on a file system that is not mounted.
-fn refuse_dangling(path: &Path) -> Result<(), StorageError> {
+/// A log in another place, which is not there, may be on a file system that is not mounted: an operator who forgot to
+/// mount it must not lose what is there. One that is to be set aside, since a later life outlived it, may have been
+/// already.
+fn refuse_dangling(disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
     let log_dir = wal_in(path);
     let leads_elsewhere = log_dir != path.join(WAL);
     if leads_elsewhere && !log_dir.exists() {
+        if lives::read(disk, path, None)?.is_some_and(|lives| lives.outlived > Incarnation(0)) {
+            return Ok(());
+        }
         return Err(StorageError::LogAway { dir: log_dir });
     }
     Ok(())
@@ -539,6 +544,9 @@ mod tests {
         assert!(
             matches!(DataDir::link_log(&new, &fast), Err(StorageError::NoLogDir { .. })) && !new.exists()
         );
+        // A folder that cannot be made leaves no link to it.
+        assert!(DataDir::link_log(&new, &fast.join("0000000000000000-0000000000000000.wal/log")).is_err());
+        assert!(!new.exists());
         let mounted = DataDir::link_log(&new, Path::new("/proc"));
         assert!(matches!(mounted, Err(StorageError::LogMount { .. })) && !new.exists());
         // What would be refused without the flag is refused before anything is made.

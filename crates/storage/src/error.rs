@@ -71,7 +71,7 @@ pub enum StorageError {
     /// The directory of a log apart is not there.
     #[error(
         "the log of this replica is in {dir}, which is not there: mount its file system if that is what is missing; if the \
-         log is lost for good, make the directory, and the replica learns from the others",
+         log is lost for good, make the directory: the replica starts without memory then, and learns from the others",
         dir = dir.display()
     )]
     LogAway {

@@ -274,6 +274,22 @@ mod tests {
     }
 
     #[test]
+    fn a_log_apart_that_was_outlived_is_lost_also_if_the_process_ended_while_it_was_set_aside() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (data, apart) = (temporary.path().join("data"), temporary.path().join("fast/log"));
+        DataDir::link_log(&data, &apart).unwrap();
+        let (dir, lives) = open(&data);
+        drop(Wal::open(&dir.wal(), dir.identity(), Options::default()).unwrap());
+        lives.outlived_by(Incarnation(7)).unwrap();
+        drop((dir, lives));
+        fs::rename(&apart, temporary.path().join("fast/log.outlived")).unwrap();
+        DataDir::link_log(&data, &apart).unwrap();
+        let (dir, _lives) = open(&data);
+        let (_, found) = Wal::open(&dir.wal(), dir.identity(), Options::default()).unwrap();
+        assert_eq!((dir.wal(), found.loss), (apart, Some(Loss::LogMissing)));
+    }
+
+    #[test]
     fn a_copy_that_wrote_before_it_met_anybody_is_found_out() {
         let temporary = tempfile::tempdir().unwrap();
         let (dir, lives) = open(temporary.path());

@@ -655,19 +655,21 @@ impl Link {
     }
 
     pub(crate) fn metrics(&self) -> PeerMetrics {
-        let (connected_since, is_silent, obstacle, queue_frames, queue_bytes) = {
+        let (connected_since, is_silent, back, obstacle, queue_frames, queue_bytes) = {
             let out = lock(&self.out);
             let began = match out.phase {
                 Phase::Session { began, end: None, .. } => Some(began),
                 _ => None,
             };
-            (began, out.probes.is_silent(), out.obstacle.clone(), out.queue.frames(), out.queue.bytes())
+            let (is_silent, back) = (out.probes.is_silent(), out.probes.back());
+            (began, is_silent, back, out.obstacle.clone(), out.queue.frames(), out.queue.bytes())
         };
         let counters = &self.counters;
         PeerMetrics {
             peer: self.id(),
             connected_since,
             is_silent,
+            back_since: back,
             obstacle,
             receiving: counters.receiving.load(Relaxed),
             turned_away: *lock(&self.turned_away),

@@ -365,6 +365,7 @@ impl Sender for MemorySender {
                 peer,
                 connected_since: to.began.filter(|_| to.session.is_some()),
                 is_silent: false,
+                back_since: None,
                 obstacle: None,
                 receiving,
                 turned_away: None,

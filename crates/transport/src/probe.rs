@@ -61,35 +61,50 @@ pub(crate) struct Probes {
     interval: Duration,
     /// The number of the last one, and when it was sent or the session began.
     asked: (u64, Instant),
-    /// Since when an answer is outstanding.
-    awaited: Option<Instant>,
+    /// The last number of the session before.
+    before: u64,
+    /// Whether the answer to the last one is outstanding.
+    awaited: bool,
     /// Whether the peer has answered one in this session.
     answers: bool,
+    /// Since when it has been asked, and has answered nothing.
+    unheard: Option<Instant>,
+    /// When it answered last after it was silent.
+    back: Option<Instant>,
     /// When one of the peer's was answered last.
     answered: Option<Instant>,
 }
 
 impl Probes {
     pub(crate) fn new(interval: Duration) -> Probes {
-        Probes { interval, asked: (0, Instant::now()), awaited: None, answers: false, answered: None }
+        Probes {
+            interval,
+            asked: (0, Instant::now()),
+            before: 0,
+            awaited: false,
+            answers: false,
+            unheard: None,
+            back: None,
+            answered: None,
+        }
     }
 
     /// A session begins. What is still on its way belongs to the one before.
     pub(crate) fn begin(&mut self) {
-        (self.asked.1, self.awaited, self.answers) = (Instant::now(), None, false);
+        (self.asked.1, self.before, self.awaited) = (Instant::now(), self.asked.0, false);
+        (self.answers, self.unheard, self.back) = (false, None, None);
     }
 
     /// What to send now, if it is time to ask.
     pub(crate) fn ask(&mut self) -> Option<Probe> {
-        let wait =
-            if self.awaited.is_some() { self.interval.saturating_mul(PATIENCE) } else { self.interval };
+        let wait = if self.awaited { self.interval.saturating_mul(PATIENCE) } else { self.interval };
         if self.asked.1.elapsed() < wait {
             return None;
         }
         let number = self.asked.0 + 1;
         let now = Instant::now();
-        self.asked = (number, now);
-        self.awaited.get_or_insert(now);
+        (self.asked, self.awaited) = ((number, now), true);
+        self.unheard.get_or_insert(now);
         Some(Probe::Asks(number))
     }
 
@@ -103,19 +118,29 @@ impl Probes {
     }
 
     /// How long the answer to the last one took that comes now; `None` if it is not the answer to that, or has come
-    /// before.
+    /// before. Any answer of this session shows that the peer lives.
     pub(crate) fn took(&mut self, number: u64) -> Option<Duration> {
         let (last, at) = self.asked;
-        let is_first = last == number && self.awaited.take().is_some();
-        self.answers |= is_first;
+        if self.before < number && number <= last {
+            if self.is_silent() {
+                self.back = Some(Instant::now());
+            }
+            (self.answers, self.unheard) = (true, None);
+        }
+        let is_first = last == number && std::mem::take(&mut self.awaited);
         is_first.then(|| at.elapsed())
     }
 
-    /// Whether the peer has answered before and no longer does: its process hangs, or its machine. Its connections stay
-    /// open, as the system sees to them.
+    /// Whether the peer has answered before and no longer does, though it was asked twice: its process hangs, or its
+    /// machine. Its connections stay open, as the system sees to them.
     pub(crate) fn is_silent(&self) -> bool {
-        let patience = self.interval.saturating_mul(PATIENCE);
-        self.answers && self.awaited.is_some_and(|since| since.elapsed() >= patience)
+        let patience = self.interval.saturating_mul(PATIENCE + 1);
+        self.answers && self.unheard.is_some_and(|since| since.elapsed() >= patience)
+    }
+
+    /// When the peer answered again after it was silent, if it was in this session.
+    pub(crate) fn back(&self) -> Option<Instant> {
+        self.back
     }
 }
 
@@ -172,18 +197,26 @@ mod tests {
         };
         // One of an earlier version never answers.
         ask(&mut probes);
-        probes.awaited = Some(ago(PATIENCE));
+        probes.unheard = Some(ago(PATIENCE + 1));
         assert!(!probes.is_silent());
         let number = ask(&mut probes);
         assert!(probes.took(number).is_some());
         ask(&mut probes);
         assert!(!probes.is_silent());
-        probes.awaited = Some(ago(PATIENCE));
+        probes.unheard = Some(ago(PATIENCE + 1));
         assert!(probes.is_silent());
         // That it is asked again does not begin its time again.
         let number = ask(&mut probes);
         assert!(probes.is_silent());
-        assert!(probes.took(number).is_some() && !probes.is_silent());
+        assert!(probes.back().is_none());
+        // An answer to an earlier one is an answer, and does not count as a time.
+        assert!(probes.took(number - 1).is_none() && !probes.is_silent() && probes.back().is_some());
+        assert!(probes.took(number).is_some());
+        probes.begin();
+        assert!(probes.back().is_none());
+        // What is left of an earlier session says nothing of this one.
+        ask(&mut probes);
+        assert!(probes.took(number).is_none() && !probes.answers);
     }
 
     #[test]

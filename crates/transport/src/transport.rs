@@ -483,9 +483,11 @@ pub struct PeerMetrics {
     pub peer: ReplicaId,
     /// When the session to it began, if there is one.
     pub connected_since: Option<Instant>,
-    /// Whether it has answered probes in this session ([`Config::probe_interval`]), and has not for four intervals: its
+    /// Whether it has answered probes in this session ([`Config::probe_interval`]), and has not for five intervals: its
     /// process hangs, or its machine, and the connections stay open.
     pub is_silent: bool,
+    /// When it answered again after that, if it was silent in this session.
+    pub back_since: Option<Instant>,
     /// What the last attempt to reach it met, if that failed. `None` in a session, and before the first attempt.
     pub obstacle: Option<Obstacle>,
     /// Whether there is a session from it.
@@ -526,7 +528,8 @@ impl PeerMetrics {
     /// one direction only, or a peer refuses to call, the other session tells.
     #[must_use]
     pub fn up_since(&self) -> Option<Instant> {
-        self.connected_since.filter(|_| self.receiving && !self.is_silent)
+        let since = self.connected_since.filter(|_| self.receiving && !self.is_silent)?;
+        Some(self.back_since.map_or(since, |back| back.max(since)))
     }
 
     /// Whether a replica of its id calls this one, or did a moment ago, welcome or not: its process runs.

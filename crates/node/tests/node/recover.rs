@@ -31,38 +31,6 @@ const R1: ReplicaId = ReplicaId(1);
 const R2: ReplicaId = ReplicaId(2);
 const CLUSTER: ClusterId = ClusterId(7);
 
-/// A state machine that does nothing: the slots that are kept matter here, not what is in them.
-#[derive(Clone)]
-struct Nothing;
-
-impl Frozen for Nothing {
-    fn write_to(&self, _out: &mut dyn Write) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl StateMachine for Nothing {
-    fn apply(&mut self, _command: &Bytes, _: &Context) -> Bytes {
-        Bytes::new()
-    }
-
-    fn query(&self, _query: &Bytes) -> Bytes {
-        Bytes::new()
-    }
-
-    fn freeze(&self) -> Box<dyn Frozen> {
-        Box::new(self.clone())
-    }
-
-    fn restore(&mut self, _snapshot: &mut dyn Read) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn digest(&self) -> u64 {
-        0
-    }
-}
-
 /// A group in which r1 votes and r2 is to vote.
 fn with_learner() -> Group {
     let alone = Group::of(&Options::of(ProtocolKind::Raft), [R1]);
@@ -107,7 +75,7 @@ fn an_interrupted_recovery_is_finished_and_not_passed_over() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r1");
     let config = survivor(&path);
-    let plan = force_new_cluster(&config, vec![Nothing], |_| true).unwrap().expect("agreed");
+    let plan = force_new_cluster(&config, vec![Tape::default()], |_| true).unwrap().expect("agreed");
     assert_eq!((cluster_in(&path), cluster_in(&plan.aside)), (plan.new_cluster, CLUSTER));
 
     let made = DataDir::replacement(&path);
@@ -124,7 +92,10 @@ fn an_interrupted_recovery_is_finished_and_not_passed_over() {
     fs::remove_dir(&path).unwrap();
     fs::rename(&made, &path).unwrap();
     let config = Config::new(plan.new_cluster, plan.groups[0].new.members[0].id, Vec::new(), path);
-    assert!(force_new_cluster(&config, vec![Nothing], |_| false).unwrap().is_none(), "it can be read");
+    assert!(
+        force_new_cluster(&config, vec![Tape::default()], |_| false).unwrap().is_none(),
+        "it can be read"
+    );
 }
 
 #[test]
@@ -134,7 +105,7 @@ fn what_is_recovered_has_its_log_with_it_and_says_where_the_old_one_is() {
     let config = survivor(&path);
     fs::rename(path.join("wal"), &fast).unwrap();
     DataDir::link_log(&path, &fast).unwrap();
-    let plan = force_new_cluster(&config, vec![Nothing], |_| true).unwrap().expect("agreed");
+    let plan = force_new_cluster(&config, vec![Tape::default()], |_| true).unwrap().expect("agreed");
     let said = format!("the old one stays in {}", fast.display());
     assert!(plan.warnings.iter().any(|warning| warning.contains(&said)), "{:?}", plan.warnings);
     assert!(fs::symlink_metadata(path.join("wal")).unwrap().is_dir() && fast.exists());
@@ -151,7 +122,7 @@ fn the_directory_may_be_named_in_a_roundabout_way() {
         let mut config = survivor(&path);
         std::os::unix::fs::symlink(&path, disk.join("link")).unwrap();
         config.data_dir = disk.join(way);
-        let plan = force_new_cluster(&config, vec![Nothing], |_| true).unwrap().expect("agreed");
+        let plan = force_new_cluster(&config, vec![Tape::default()], |_| true).unwrap().expect("agreed");
         assert_eq!(plan.aside, path.canonicalize().unwrap().with_file_name(format!("r1.old-{CLUSTER}")));
         assert_eq!((cluster_in(&path), cluster_in(&plan.aside)), (plan.new_cluster, CLUSTER));
         assert_eq!(cluster_in(&disk.join("link")), plan.new_cluster);
@@ -163,7 +134,7 @@ fn the_directory_may_be_named_in_a_roundabout_way() {
 #[test]
 fn a_mount_point_is_refused_before_anything_is_written() {
     let config = Config::new(CLUSTER, R1, Vec::new(), "/proc".into());
-    let error = force_new_cluster(&config, vec![Nothing], |_| true).unwrap_err().to_string();
+    let error = force_new_cluster(&config, vec![Tape::default()], |_| true).unwrap_err().to_string();
     assert!(error.contains("--data-dir /proc/data"), "{error}");
 }
 
@@ -177,7 +148,7 @@ fn a_recovery_that_was_interrupted_before_it_changed_anything_is_done_again() {
     for left in [DataDir::replacement(&path), aside.clone()] {
         drop(DataDir::open(&left, ClusterId(99), ReplicaId(3), "n1", Durability::Sync).unwrap());
     }
-    let plan = force_new_cluster(&config, vec![Nothing], |_| true).unwrap().expect("agreed");
+    let plan = force_new_cluster(&config, vec![Tape::default()], |_| true).unwrap().expect("agreed");
     assert_eq!(plan.aside, aside);
     assert_eq!((cluster_in(&path), cluster_in(&aside)), (plan.new_cluster, CLUSTER));
     assert!(!DataDir::replacement(&path).exists());
@@ -186,7 +157,7 @@ fn a_recovery_that_was_interrupted_before_it_changed_anything_is_done_again() {
     fs::remove_dir_all(&path).unwrap();
     fs::rename(&aside, &path).unwrap();
     drop(DataDir::open(&aside, CLUSTER, R1, "n1", Durability::Sync).unwrap());
-    let error = force_new_cluster(&config, vec![Nothing], |_| true).unwrap_err().to_string();
+    let error = force_new_cluster(&config, vec![Tape::default()], |_| true).unwrap_err().to_string();
     assert!(error.contains("exists already"), "{error}");
 }
 
@@ -226,7 +197,7 @@ fn a_learner_that_may_have_voted_keeps_what_it_accepted() {
     drop(dir);
 
     let config = Config::new(CLUSTER, R2, Vec::new(), path);
-    let plan = force_new_cluster(&config, vec![Nothing], |_| true).unwrap().expect("agreed");
+    let plan = force_new_cluster(&config, vec![Tape::default()], |_| true).unwrap().expect("agreed");
     assert_eq!(plan.groups[0].decided, Slot::ZERO, "nobody told it");
     assert!(plan.groups[0].kept >= Slot(3), "{plan:?}");
     assert!(plan.groups[0].old.votes(R2));

@@ -2,11 +2,14 @@
 //!
 //! The bytes are composed here independently, from the documentation of the format, so that the tests notice
 //! when the format changes.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex,
+        Arc, Condvar, Mutex,
         mpsc::{self, Receiver, Sender},
     },
     thread::{self, JoinHandle},
@@ -19,6 +22,21 @@ use synod_transport::{
     Config, Connections, Event, Peer, PeerMetrics, TcpSender, Transport, Unreadable, VERSION, VERSION_OLDEST,
 };
 use synod_wire::{ClusterId, Encoded, Incarnation, ReplicaId, Writer};
+
+/// A gate at which a sink waits.
+#[derive(Default)]
+pub struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    pub fn pass(&self) {
+        drop(self.1.wait_while(self.0.lock().unwrap(), |open| !*open).unwrap());
+    }
+
+    pub fn open(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+    }
+}
 
 pub const CLUSTER: ClusterId = ClusterId(0xc1);
 /// This is longer than anything takes on a busy machine.

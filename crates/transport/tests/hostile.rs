@@ -1,16 +1,18 @@
 //! Strangers, faulty peers and attackers: each costs one connection, and the other connections go on.
 
+mod common;
+
 use std::{
     io::Write,
     net::TcpStream,
     time::{Duration, Instant},
 };
 
-use crate::common::{
+use common::{
     CLUSTER, Replica, UNREADABLE, addresses, call, cluster, config, eventually, frame, frame_with, hello,
     one_of_two,
 };
-use crate::common::{is_closed, join, listeners, sealed, verdict, welcome, welcome_born};
+use common::{is_closed, join, listeners, sealed, verdict, welcome, welcome_born};
 use synod_transport::{Config, Event};
 use synod_wire::ClusterId;
 

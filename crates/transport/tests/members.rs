@@ -1,16 +1,18 @@
 //! Peers that come, go and move while the transport runs.
 
+mod common;
+
 use std::{
     io::Write,
     net::{SocketAddr, TcpListener},
-    sync::{Arc, Condvar, Mutex, mpsc},
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
-use crate::common::{
-    CLUSTER, Replica, WAIT_MAX, addresses, birth, call, cluster, config, encode, eventually, frame, hello,
-    is_closed, join, listeners, welcome, welcome_born,
+use common::{
+    CLUSTER, Gate, Replica, WAIT_MAX, addresses, birth, call, cluster, config, encode, eventually, frame,
+    hello, is_closed, join, listeners, welcome, welcome_born,
 };
 use synod_transport::{Config, Event, Peer, Transport, TransportError, VERSION};
 use synod_wire::{GroupId, Incarnation, ReplicaId};
@@ -176,7 +178,7 @@ fn one_that_moves_is_dialled_at_its_new_address() {
     one.transport.set_peers(both).unwrap();
     let mut rest = Vec::new();
     _ = std::io::Read::read_to_end(&mut &hesitant, &mut rest);
-    assert_eq!(rest.len(), crate::common::HELLO_BYTES, "the hello, and then the end");
+    assert_eq!(rest.len(), common::HELLO_BYTES, "the hello, and then the end");
     let (mut stream, _) = old.accept().unwrap();
     stream.write_all(&welcome_born(1, 1000, birth(3))).unwrap();
     one.wait_up(3);
@@ -291,21 +293,6 @@ fn members_that_change_under_load_lose_no_session_of_others() {
         }
     }
     replicas.into_iter().for_each(Replica::stop);
-}
-
-/// A gate at which a sink waits.
-#[derive(Default)]
-struct Gate(Mutex<bool>, Condvar);
-
-impl Gate {
-    fn pass(&self) {
-        drop(self.1.wait_while(self.0.lock().unwrap(), |open| !*open).unwrap());
-    }
-
-    fn open(&self) {
-        *self.0.lock().unwrap() = true;
-        self.1.notify_all();
-    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Peers over TLS: the same frames in the same order, and only peers.
 
+mod common;
+
 use std::{
     fmt::Write as _,
     io::{Read as _, Write as _},
@@ -8,11 +10,11 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{
+use bytes::Bytes;
+use common::{
     CLUSTER, Replica, WAIT_MAX, addresses, config, encode, eventually, frame, hello, listeners,
     without_threads,
 };
-use bytes::Bytes;
 use synod_tls::{
     Acceptor, Allowed, Connector, Identity, Policy, Trust,
     authority::{Authority, Wanted},

@@ -1,20 +1,22 @@
 //! Peers that die, come back, stall or are too slow.
 
+mod common;
+
 use std::{
     env,
     io::Write,
     net::{SocketAddr, TcpStream},
     process::{Command, Stdio},
-    sync::{Arc, Condvar, Mutex, mpsc},
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
-use crate::common::{
-    CLUSTER, Replica, addresses, cluster, config, encode, eventually, frame, hello, is_closed, join,
+use common::{
+    CLUSTER, Gate, Replica, addresses, cluster, config, encode, eventually, frame, hello, is_closed, join,
     one_of_two,
 };
-use crate::common::{listeners, welcome};
+use common::{listeners, welcome};
 use synod_transport::{Config, Event, ObstacleKind, Transport};
 use synod_wire::{Incarnation, ReplicaId};
 
@@ -70,7 +72,7 @@ fn a_missing_listener_is_reported_once_between_two_sessions() {
             Some(listener) => Transport::start_on(life, vec![listener], |_| Ok(())).unwrap(),
             None => Transport::start(life, |_| Ok(())).unwrap(),
         };
-        let next = || events.recv_timeout(crate::common::WAIT_MAX).unwrap();
+        let next = || events.recv_timeout(common::WAIT_MAX).unwrap();
         let obstacle = || one.metrics().peers[0].obstacle.clone().map(|obstacle| obstacle.kind);
         assert_eq!(next(), Event::Up { peer: ReplicaId(2), incarnation: Incarnation(incarnation) });
         assert_eq!(obstacle(), None);
@@ -103,7 +105,7 @@ fn a_killed_process_is_noticed_at_once() {
     // The child listens on the second address from now on.
     drop(listeners);
     let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "failure::child_process"])
+        .args(["--exact", "child_process"])
         .env("SYNOD_TEST_ADDRESSES", format!("{},{}", addresses[0], addresses[1]))
         .stdout(Stdio::null())
         .spawn()
@@ -137,21 +139,6 @@ fn messages_for_an_absent_peer_are_kept_in_a_sixteenth_of_the_bounds() {
     }
     one.stop();
     two.stop();
-}
-
-/// A gate at which a sink waits.
-#[derive(Default)]
-struct Gate(Mutex<bool>, Condvar);
-
-impl Gate {
-    fn pass(&self) {
-        drop(self.1.wait_while(self.0.lock().unwrap(), |open| !*open).unwrap());
-    }
-
-    fn open(&self) {
-        *self.0.lock().unwrap() = true;
-        self.1.notify_all();
-    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What a transport does when all is well.
 
+mod common;
+
 use std::{
     collections::BTreeSet,
     io::{Read, Write},
@@ -8,11 +10,9 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{CLUSTER, Replica, cluster_with, one_of_two, probe, welcome, without_threads};
-use crate::common::{
-    addresses, cluster, config, encode, eventually, frame, hello, is_closed, join, listeners,
-};
 use bytes::Bytes;
+use common::{CLUSTER, Replica, cluster_with, one_of_two, probe, welcome, without_threads};
+use common::{addresses, cluster, config, encode, eventually, frame, hello, is_closed, join, listeners};
 use synod_transport::{Config, Event, Transport, TransportError, VERSION};
 use synod_wire::{BatchBuilder, GroupId, Incarnation, Reader, ReplicaId, SessionId, Writer};
 
@@ -243,7 +243,7 @@ fn several_addresses_are_listened_on() {
     for (i, target) in targets.iter().enumerate() {
         let mut stream = join(*target, 2, 1, 1);
         std::io::Write::write_all(&mut stream, &frame(&[i as u8])).unwrap();
-        match events.recv_timeout(crate::common::WAIT_MAX).unwrap() {
+        match events.recv_timeout(common::WAIT_MAX).unwrap() {
             Event::Received { body, .. } => seen.insert(body[0]),
             other => panic!("{other:?}"),
         };

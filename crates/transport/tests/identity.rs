@@ -1,5 +1,7 @@
 //! Which callers are recognised, and what strangers may ask.
 
+mod common;
+
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
@@ -13,11 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{
-    CLUSTER, HELLO_BYTES, Replica, WAIT_MAX, addresses, birth, call, config, encode, eventually, frame,
+use bytes::Bytes;
+use common::{
+    CLUSTER, Gate, HELLO_BYTES, Replica, WAIT_MAX, addresses, birth, call, config, encode, eventually, frame,
     hello, hello_born, inquiry, inquiry_in, is_closed, join, listeners, nonce, sealed, verdict, welcome_born,
 };
-use bytes::Bytes;
 use synod_transport::{
     ANSWER_BYTES_MAX, Config, Event, InquireError, Meeting, ObstacleKind, Peer, Unrecognised, VERSION,
     VERSION_OLDEST, inquire,
@@ -370,11 +372,11 @@ fn an_inquirer_that_does_not_read_is_dropped() {
 #[test]
 fn inquiries_are_bounded() {
     let (enter, entered) = mpsc::channel();
-    let open = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
-    let door = Arc::clone(&open);
+    let gate = Arc::new(Gate::default());
+    let door = Arc::clone(&gate);
     let replica = answering(move || {
         _ = enter.send(());
-        drop(door.1.wait_while(door.0.lock().unwrap(), |open| !*open).unwrap());
+        door.pass();
         Bytes::from_static(b"at last")
     });
     let address = replica.address;
@@ -383,8 +385,7 @@ fn inquiries_are_bounded() {
         (0..8).for_each(|_| entered.recv_timeout(WAIT_MAX).unwrap());
         let error = ask(address).unwrap_err();
         assert!(error.to_string().contains("ask again"), "{error}");
-        *open.0.lock().unwrap() = true;
-        open.1.notify_all();
+        gate.open();
         for waiting in waiting {
             assert_eq!(waiting.join().unwrap().unwrap(), "at last");
         }
