@@ -83,8 +83,8 @@ fn standard(code: &str) -> Vec<(usize, String)> {
         let mut paths = Vec::new();
         leaves("", &mut &code[at..], &mut paths);
         let impure = paths.into_iter().filter(|path| {
-            let is_below = |whole: &&str| path == *whole || path.starts_with(&format!("{whole}::"));
-            IMPURE.iter().any(|it| is_below(&it)) || WHOLE.contains(&path.as_str())
+            let is_below = |whole: &str| path == whole || path.starts_with(&format!("{whole}::"));
+            IMPURE.iter().any(|it| is_below(it)) || WHOLE.contains(&path.as_str())
         });
         found.extend(impure.map(|path| (source::line_of(code, at), path)));
     }

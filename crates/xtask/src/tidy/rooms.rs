@@ -119,7 +119,7 @@ mod tests {
         for (row, (room, allowed)) in ROOMS.iter().enumerate() {
             let is_below = |name: &&str| ROOMS[..row].iter().any(|(below, _)| below == name);
             assert!(
-                allowed.iter().all(|name| is_below(name)),
+                allowed.iter().all(is_below),
                 "{room} rests on a crate that stands below it in the table"
             );
             assert!(allowed.is_sorted(), "{room}");
