@@ -29,8 +29,9 @@ const COMMANDS: [Command; 7] = [
     Command {
         name: "check",
         arguments: "[--since REVISION]",
-        purpose: "what to run before a commit: format, tidiness, then lints of the crates that differ from main (or REVISION) \
-                  and of those that depend on them, and the unit tests of those that differ. Two minutes at most on a warm tree.",
+        purpose: "what to run before a commit: format, tidiness, then lints of the crates that differ from main (or \
+                  REVISION) and of those that depend on them, and the unit tests of those that differ. Two minutes at \
+                  most on a warm tree, so those of the simulator are left out.",
         run: check::check,
     },
     Command {
