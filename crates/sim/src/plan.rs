@@ -410,17 +410,7 @@ impl Plan {
         let disk = draw_disk(rng);
         let mut settings = draw_settings(rng, protocol, network.delay_max);
         settings.consensus.election = election;
-        // It is drawn separately, so that the rest of a seed's plan does not depend on it.
-        let drawn = Plan::draw_dissemination(seed);
-        let legal = protocol.disseminations();
-        settings.consensus.dissemination = if legal.contains(&drawn) { drawn } else { legal[0] };
-        if settings.consensus.dissemination == Dissemination::Balanced && seed.is_multiple_of(3) {
-            // Replicas then wait longer for bodies that come by themselves than for a leader.
-            settings.consensus.retransmit_after = settings.consensus.election_timeout * 2;
-        }
-        settings.state_transfer =
-            pick(&mut Rng::with_seed(seed ^ 0xea_9e_12), &[StateTransfer::Pull, StateTransfer::Eager]);
-
+        draw_transfer(seed, protocol, &mut settings);
         let durability = if rng.u8(0..8) == 0 { Durability::Memory } else { Durability::Sync };
         let duration = between(rng, 2_000 * MS, 8_000 * MS).max(settings.consensus.election_timeout * 8);
         let mut clients = draw_clients(rng, duration, settings.consensus.election_timeout);
@@ -713,6 +703,19 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         bridge: BridgePlan::default(),
         joint: JointPlan::default(),
     }
+}
+
+/// How batches and snapshots travel. It is drawn separately, so that the rest of a seed's plan does not depend on it.
+fn draw_transfer(seed: u64, protocol: ProtocolKind, settings: &mut Settings) {
+    let drawn = Plan::draw_dissemination(seed);
+    let legal = protocol.disseminations();
+    settings.consensus.dissemination = if legal.contains(&drawn) { drawn } else { legal[0] };
+    if settings.consensus.dissemination == Dissemination::Balanced && seed.is_multiple_of(3) {
+        // Replicas then wait longer for bodies that come by themselves than for a leader.
+        settings.consensus.retransmit_after = settings.consensus.election_timeout * 2;
+    }
+    settings.state_transfer =
+        pick(&mut Rng::with_seed(seed ^ 0xea_9e_12), &[StateTransfer::Pull, StateTransfer::Eager]);
 }
 
 /// Draws bounds in bytes and numbers, values that are large compared with them, and clients that give up at once;
