@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{Message, Raft, State};
+use super::{Message, Raft, State, log::Position};
 use crate::{Effects, Link, departures::Departures, resend::Resend};
 
 /// When a replica that hears no leader tries to lead.
@@ -331,7 +331,7 @@ impl Raft {
 
     /// The record that has to be durable before a message about a vote leaves: the one of the term, with the vote.
     pub(super) fn vote_lsn(&self) -> Lsn {
-        if self.options.has(super::Bug::VoteBeforeDurable) { Lsn::ZERO } else { self.term_lsn }
+        self.rules().vote_rests_on(self.term_lsn)
     }
 
     pub(super) fn resend_votes(&mut self, now: Time, effects: &mut Effects) {
@@ -379,11 +379,8 @@ impl Raft {
             // The leader is well. The missing answer makes the asker wait.
             return None;
         }
-        let up_to_date = if self.options.has(super::Bug::VoteByLength) {
-            last >= self.log.last()
-        } else {
-            (last_ballot, last) >= (self.log.last_ballot(), self.log.last())
-        };
+        let own = Position { slot: self.log.last(), ballot: self.log.last_ballot() };
+        let up_to_date = self.rules().is_up_to_date(Position { slot: last, ballot: last_ballot }, own);
         if rehearsal {
             // This replica could tell no other of a vote that does not become durable.
             let answers = self.disk.answers(now, self.options.election_timeout);
@@ -398,9 +395,8 @@ impl Raft {
             let vote = Some(from).filter(|_| granted);
             self.enter_term(now, term, vote, effects);
         } else {
-            let free = self.voted_for.is_none() || self.options.has(super::Bug::VoteTwice);
             let leads = matches!(self.state, State::Leader(_));
-            granted &= free && !leads || self.voted_for == Some(from);
+            granted &= self.rules().may_vote(self.voted_for, from, leads);
             if granted && self.voted_for != Some(from) {
                 self.set_term(term, Some(from), effects);
             }
@@ -423,11 +419,12 @@ impl Raft {
         if !granted && term > self.term {
             return self.enter_term(now, term, None, effects);
         }
+        let rules = self.rules();
         let State::Candidate(candidate) = &mut self.state else { return };
         if term != candidate.term || rehearsal != candidate.rehearsal || !granted {
             return;
         }
-        if !candidate.granted.contains(&from) || self.options.has(super::Bug::CountVoteMessages) {
+        if rules.counts_vote(&candidate.granted, from) {
             candidate.granted.push(from);
             self.count_votes(now, effects);
         }
@@ -440,15 +437,7 @@ impl Raft {
             // The vote for itself counts like any other, once it is durable.
             return;
         }
-        let granted = |id| candidate.granted.contains(&id);
-        let won = if self.options.has(super::Bug::UnionMajority) {
-            self.voters().union().is_quorum(granted)
-        } else if self.options.has(super::Bug::CountVoteMessages) {
-            candidate.granted.len() > self.voters().all().len() / 2
-        } else {
-            self.voters().is_quorum(granted)
-        };
-        if !won {
+        if !self.rules().elects(self.voters(), &candidate.granted) {
             return;
         }
         if candidate.rehearsal {

@@ -135,7 +135,7 @@ impl Leads for Raft {
     /// waits for all that is proposed.
     fn read_slot(&mut self) -> Option<Slot> {
         let (decided, last) = (self.decided, self.log.last());
-        let any = self.any_may_commit() && !self.options.has(super::Bug::ReadAtCommit);
+        let any = self.rules().reads_wait_for_all(self.any_may_commit());
         self.duties().map(|(duties, _)| if any { last } else { duties.read_slot(decided) })
     }
 
@@ -349,16 +349,14 @@ impl Raft {
         progress.probe_before(prev, agree);
     }
 
-    /// Commits what a quorum has. Only entries of the leader's own term are counted: a quorum may hold an entry
-    /// of an older term, and yet a leader that has a later one may replace it (E28; Ongaro 2014, figure 3.7).
+    /// Commits what a quorum has, if the rules allow it.
     pub(super) fn commit(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         if self.any_may_commit() {
             return self.settle(now, effects);
         }
         let reached = self.quorum_holds(leader);
-        let own_term = self.log.ballot_at(reached) == Some(leader.ballot);
-        if reached > self.decided && (own_term || self.options.has(super::Bug::CountOldTerms)) {
+        if self.rules().may_commit(reached, self.log.ballot_at(reached), self.decided, leader.ballot) {
             let decided_in = leader.ballot;
             self.deliver_through(reached, decided_in, effects);
             self.advance_change(now, effects);
@@ -369,16 +367,11 @@ impl Raft {
     fn quorum_holds(&self, leader: &Leader) -> Slot {
         let (me, stable) = (self.members.me(), self.stable);
         let has = |id| match leader.peers.get(&id) {
-            Some(progress) => progress.matched.0,
-            None if id == me => stable.0,
-            None => 0,
+            Some(progress) => progress.matched,
+            None if id == me => stable,
+            None => Slot::ZERO,
         };
-        let voters = &self.log.configuration().voters;
-        Slot(if self.options.has(super::Bug::UnionMajority) {
-            voters.union().quorum_value(has)
-        } else {
-            voters.quorum_value(has)
-        })
+        self.rules().reached_by_quorum(self.voters(), has)
     }
 
     /// How far this leader has come: what is decided, and before it can decide anything what a quorum has of earlier

@@ -13,6 +13,7 @@
 //! | `membership.rs` | which replicas vote, and changing that |
 //! | `recovery.rs` | starting; what came by catch-up and snapshots |
 //! | `log.rs` | the log in memory |
+//! | `rules.rs` | who may vote, what elects, what is committed, replaced: the rules that safety rests on |
 //! | `driftwood/` | what rounds of gossip add (Driftwood 2023), and where they meet Raft |
 
 mod claims;
@@ -28,6 +29,7 @@ mod planted;
 mod profile;
 mod progress;
 mod recovery;
+mod rules;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +43,7 @@ use driftwood::Gossip;
 use election::{Candidate, ElectionTimer};
 use leader::Leader;
 use log::Log;
+use planted::Rules;
 use std::sync::Arc;
 use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
@@ -290,12 +293,17 @@ impl Raft {
         }
     }
 
+    /// The rules that this replica follows.
+    fn rules(&self) -> Rules {
+        Rules::of(&self.options)
+    }
+
     /// Goes on in a higher term, or votes in the present one; nothing may leave that speaks of it before it is durable.
     fn set_term(&mut self, term: u64, voted_for: Option<ReplicaId>, effects: &mut Effects) {
         debug_assert!(
             term > self.term
                 || term == self.term && self.voted_for.is_none_or(|id| Some(id) == voted_for)
-                || self.options.has(Bug::VoteTwice),
+                || self.options.planted.is_some(),
             "one vote a term"
         );
         (self.term, self.voted_for) = (term, voted_for);

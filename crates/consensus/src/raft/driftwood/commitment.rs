@@ -3,10 +3,13 @@
 
 use synod_wire::{Ballot, ReplicaId, Slot, Time};
 
-use super::commit_status::{Merge, Status};
+use super::{
+    commit_status::{Merge, Status},
+    rules::follows,
+};
 use crate::{
     Effects, VoterSets,
-    raft::{Bug, Raft, State},
+    raft::{Raft, State},
 };
 
 impl Raft {
@@ -18,17 +21,21 @@ impl Raft {
 
     pub(super) fn begin_status(&mut self, ballot: Ballot, merge: Merge) {
         if self.gossip.status.ballot() != ballot {
-            let forgets = !self.options.has(Bug::KeepStatusOfTerm);
+            let forgets = self.rules().forgets_status(self.gossip.status.ballot(), ballot);
             self.gossip.status.raise(self.decided);
             self.gossip.status.begin(ballot, merge, forgets);
         }
     }
 
-    /// Takes in what a status says of voters. What it says of replicas that this one does not know to vote comes again
-    /// with every round.
-    pub(super) fn merge_status(&mut self, status: &Status) -> bool {
+    /// Takes in what a status of this ballot says of voters, and returns whether that is news. What it says of replicas
+    /// that this one does not know to vote comes again with every round.
+    pub(super) fn take_status(&mut self, ballot: Ballot, status: &Status) -> bool {
+        if ballot.round == self.term {
+            self.begin_status(ballot, status.merge);
+        }
         let voters = &self.log.configuration().voters;
-        self.gossip.status.merge(status, |id| voters.contains(id))
+        self.rules().may_merge(ballot, self.gossip.status.ballot())
+            && self.gossip.status.merge(status, |id| voters.contains(id))
     }
 
     pub(super) fn status_to_tell(&self) -> Option<Status> {
@@ -53,42 +60,26 @@ impl Raft {
             return;
         }
         let (me, ballot) = (self.members.me(), self.gossip.status.ballot());
-        // With an entry of the leader's term at its end, this log is a beginning of the leader's.
-        let follows = self.log.last_ballot() == ballot;
-        let stable =
-            if self.options.has(Bug::AckBeforeDurable) { self.log.last_written() } else { self.stable };
-        let has_own_term = self.log.ballot_at(stable) == Some(ballot) || self.options.has(Bug::HoldAnyTerm);
-        let own = if has_own_term { stable } else { Slot::ZERO };
-        let counted = if self.options.has(Bug::CountBeyondLog) {
-            Slot(u64::MAX)
-        } else if follows {
-            self.log.last_written()
-        } else {
-            Slot::ZERO
-        };
+        let (rules, end, last) = (self.rules(), self.log.last_written(), self.log.last_ballot());
+        let durable = rules.stable_through(self.stable, end);
+        let own = rules.held_through(durable, self.log.ballot_at(durable), ballot);
+        let counted = rules.counted_through(end, last, ballot);
         let voters: &VoterSets = &self.log.configuration().voters;
         self.gossip.status.forget_others(voters, me);
         self.gossip.has_news |= own > self.gossip.status.held_by(me) && own > self.gossip.status.commit();
         self.gossip.status.settle(me, own, counted, |value| voters.quorum_value(value));
         self.gossip.status.raise(self.decided);
-        if follows {
-            self.verified = self.verified.max(self.log.last_written());
+        if follows(last, ballot) {
+            self.verified = self.verified.max(end);
         }
-        let mut commit = self.gossip.status.commit();
-        if self.options.has(Bug::CommitEverything) {
-            commit = commit.max(self.log.last_written());
-        }
-        if matches!(self.state, State::Leader(_)) {
-            let reached = commit.min(self.log.last_written());
-            if reached > self.decided {
-                self.deliver_through(reached, ballot, effects);
-                self.advance_change(now, effects);
-            }
-        } else {
-            self.decided_elsewhere = self.decided_elsewhere.max(commit);
-            let any_term = self.options.has(Bug::CommitAnyTerm);
-            let verified = if any_term { self.log.last_written() } else { self.verified };
-            self.deliver_through(commit.min(verified), ballot, effects);
+        let committed = self.gossip.status.commit();
+        let through = rules.delivered_through(committed, self.verified, end);
+        if !matches!(self.state, State::Leader(_)) {
+            self.decided_elsewhere = self.decided_elsewhere.max(committed);
+            self.deliver_through(through, ballot, effects);
+        } else if through > self.decided {
+            self.deliver_through(through, ballot, effects);
+            self.advance_change(now, effects);
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     Effects, Link, Options, VoterSets,
     leadership::Leads,
     raft::{
-        Bug, Message, Raft, Replication, State,
+        Message, Raft, Replication, State,
         follower::Taken,
         log::{Position, fitting},
     },
@@ -298,26 +298,14 @@ impl Raft {
         if leader == self.members.me() {
             return self.on_own_round(now, &round, effects);
         }
-        let across = self.options.has(Bug::MergeOlderTerms);
-        if across
-            && ballot.round < self.term
-            && self.has_status()
-            && let Some(status) = &round.status
-        {
-            self.merge_status(status);
+        if ballot.round > self.term {
+            self.enter_term(now, ballot.round, None, effects);
         }
+        let news = round.status.as_ref().is_some_and(|status| self.take_status(ballot, status));
         if ballot.round < self.term {
             // The replica that passed it on hears of the term as well: it may be the only one that this one reaches.
             let told = BTreeSet::from([leader, from]);
             return effects.send_each(told, Message::Stale { term: self.term }, self.term_lsn);
-        }
-        if ballot.round > self.term {
-            self.enter_term(now, ballot.round, None, effects);
-        }
-        let mut news = false;
-        if let Some(status) = &round.status {
-            self.begin_status(ballot, status.merge);
-            news = self.merge_status(status);
         }
         if round.number <= self.gossip.seen {
             self.gossip.has_news |= news;
@@ -389,8 +377,8 @@ impl Raft {
     pub(super) fn take_round(&mut self, now: Time, from: ReplicaId, round: Round, effects: &mut Effects) {
         let answers = round.status.is_none() && round.says_something();
         let Round { ballot, number, prev, prev_ballot, entries, commit, status, beat: _ } = round;
-        let by_length = self.options.has(Bug::FitByLength) && entries.is_empty();
-        let prev_ballot = self.log.ballot_at(prev).filter(|_| by_length).unwrap_or(prev_ballot);
+        let rules = self.rules();
+        let prev_ballot = rules.compares(prev_ballot, self.log.ballot_at(prev), !entries.is_empty());
         match self.take_in(prev, prev_ballot, entries, effects) {
             Taken::Conflicts(hint) if self.pulls() && from != ballot.replica => {
                 self.pull(now, from, ballot, Position { slot: prev, ballot: prev_ballot }, hint, effects);
@@ -401,8 +389,7 @@ impl Raft {
             }
             Taken::Nothing => return,
             Taken::Holds { through, after } if answers => {
-                let last = self.options.has(Bug::ReplyWithLast);
-                let through = if last { self.log.last_written() } else { through };
+                let through = rules.replies_through(through, self.log.last_written());
                 effects.send(ballot.replica, Message::RoundReply { ballot, number, through }, after);
             }
             Taken::Holds { .. } => {}
@@ -418,7 +405,7 @@ impl Raft {
         if !matches!(&self.state, State::Leader(leader) if leader.ballot == round.ballot) {
             return;
         }
-        let news = self.merge_status(status);
+        let news = self.take_status(round.ballot, status);
         let known: Vec<_> = self.gossip.status.known().collect();
         let last = self.log.last_written();
         let (decided, retransmit_after) = (self.decided, self.options.retransmit_after);

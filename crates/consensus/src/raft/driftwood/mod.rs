@@ -10,6 +10,7 @@
 //! | `repair.rs` | voters that are sent directly what rounds do not bring |
 //! | `commit_status.rs` | what a replica knows of how far all logs go (version 2) |
 //! | `commitment.rs` | what follows from that for its own log |
+//! | `rules.rs` | what may be said, counted, merged and delivered: the rules that safety rests on |
 //! | `pulls.rs` | entries that a replica asks another one for |
 //! | `votes.rs` | votes that are gathered by gossip |
 //!
@@ -36,8 +37,10 @@ mod commitment;
 mod gossip;
 mod messages;
 mod pace;
+mod planted;
 mod pulls;
 mod repair;
+mod rules;
 mod votes;
 
 pub use commit_status::{Known, Merge, Status};

@@ -15,7 +15,7 @@ use super::Round;
 use crate::{
     Effects,
     raft::{
-        Bug, Message, Raft,
+        Message, Raft,
         log::{Position, fitting},
     },
 };
@@ -127,7 +127,7 @@ impl Raft {
 
     /// Sends a replica what follows a position. Returns false if this replica has nothing to send yet.
     fn serves(&self, to: ReplicaId, ballot: Ballot, hint: Position, effects: &mut Effects) -> bool {
-        if self.log.last_ballot() != ballot && !self.options.has(Bug::ServeAnyLog) {
+        if !self.rules().may_serve(self.log.last_ballot(), ballot) {
             return false;
         }
         let prev =
