@@ -221,7 +221,7 @@ pub(crate) trait Paxos: Leads {
     }
 
     /// A peer obeys no ballot below this one.
-    fn on_reject(&mut self, now: Time, promised: Ballot, effects: &mut Effects) {
+    fn handle_reject(&mut self, now: Time, promised: Ballot, effects: &mut Effects) {
         if promised > self.common().promised {
             self.promise(now, promised, effects);
         }
@@ -229,7 +229,7 @@ pub(crate) trait Paxos: Leads {
 
     /// The leader wants this replica to lead. A replica that lags would lead, and serve no client until it has caught
     /// up.
-    fn on_take_over(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) {
+    fn handle_take_over(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) {
         let common = self.common();
         let ready = self.role() == Role::Follower && common.decided_elsewhere <= self.decided();
         if ballot.replica == from && ballot == common.promised && ready {
@@ -241,7 +241,7 @@ pub(crate) trait Paxos: Leads {
     // Elections.
 
     /// A message of the election came. A replica that must not vote follows no leader, and must not lead.
-    fn on_election_message(
+    fn handle_election(
         &mut self,
         now: Time,
         from: ReplicaId,
@@ -402,7 +402,7 @@ pub(crate) trait Paxos: Leads {
         }
     }
 
-    fn on_heartbeat_ack(
+    fn handle_heartbeat_ack(
         &mut self,
         now: Time,
         from: ReplicaId,

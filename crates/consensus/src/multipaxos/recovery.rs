@@ -175,7 +175,7 @@ impl MultiPaxos {
     }
 
     /// A peer lost its log and asks what it must know. A replica that recovers itself does not know it.
-    pub(super) fn on_recover(&mut self, from: ReplicaId, asker: Incarnation, effects: &mut Effects) {
+    pub(super) fn handle_recover(&mut self, from: ReplicaId, asker: Incarnation, effects: &mut Effects) {
         if !self.lives.is_latest(from, asker) {
             return;
         }
@@ -217,7 +217,7 @@ impl MultiPaxos {
         }
     }
 
-    pub(super) fn receive_while_recovering(
+    pub(super) fn handle_while_recovering(
         &mut self,
         now: Time,
         from: ReplicaId,
@@ -235,7 +235,7 @@ impl MultiPaxos {
                 }
             }
             Message::Recover { incarnation } if !self.common.options.has(super::Bug::CountOutlivedAnswer) => {
-                self.on_recover(from, incarnation, effects);
+                self.handle_recover(from, incarnation, effects);
             }
             Message::RecoverAnswer { asker, incarnation, promised, next_slot, lives }
                 if asker == self.incarnation =>
@@ -244,14 +244,14 @@ impl MultiPaxos {
                 if !self.common.options.has(super::Bug::CountOutlivedAnswer) {
                     self.note_lives(&[(from, incarnation)], effects);
                 }
-                self.take_answer(from, Answer { incarnation, promised, next_slot }, effects);
+                self.handle_recover_answer(from, Answer { incarnation, promised, next_slot }, effects);
             }
             _ => {}
         }
         self.finish_recovery(now, effects);
     }
 
-    fn take_answer(&mut self, from: ReplicaId, answer: Answer, effects: &mut Effects) {
+    fn handle_recover_answer(&mut self, from: ReplicaId, answer: Answer, effects: &mut Effects) {
         let State::Recovering(recovering) = &mut self.state else { return };
         if !self.lives.is_latest(from, answer.incarnation) {
             return;

@@ -113,7 +113,7 @@ impl Protocol for Ring {
                 self.receive(now, from, message, effects);
             }
             Input::Receive { from, message: crate::Message::Election(message) } => {
-                self.on_election_message(now, from, &message, effects);
+                self.handle_election(now, from, &message, effects);
             }
             Input::Receive { .. } => {}
             Input::Propose { batch, .. } => self.propose(now, batch),
@@ -353,7 +353,7 @@ impl Ring {
                 }
             }
             Message::HeartbeatAck { ballot, round, minor, decided } => {
-                self.on_heartbeat_ack(now, from, ballot, round, effects);
+                self.handle_heartbeat_ack(now, from, ballot, round, effects);
                 if ballot == self.common.promised {
                     self.on_heard(now, from, minor, decided, effects);
                 }
@@ -363,8 +363,8 @@ impl Ring {
                     leader.survey.measured(from, delays);
                 }
             }
-            Message::Reject { promised } => self.on_reject(now, promised, effects),
-            Message::TakeOver { ballot } => self.on_take_over(now, from, ballot, effects),
+            Message::Reject { promised } => self.handle_reject(now, promised, effects),
+            Message::TakeOver { ballot } => self.handle_take_over(now, from, ballot, effects),
         }
     }
 

@@ -72,7 +72,7 @@ impl Protocol for SequencePaxos {
                 self.receive(now, from, message, effects);
             }
             Input::Receive { from, message: crate::Message::Election(message) } => {
-                self.on_election_message(now, from, &message, effects);
+                self.handle_election(now, from, &message, effects);
             }
             Input::Receive { .. } => {}
             // It waits for the flush, which looks at what else this step would look at.
@@ -289,10 +289,10 @@ impl SequencePaxos {
                 }
             }
             Message::HeartbeatAck { ballot, round } => {
-                self.on_heartbeat_ack(now, from, ballot, round, effects);
+                self.handle_heartbeat_ack(now, from, ballot, round, effects);
             }
-            Message::Reject { promised } => self.on_reject(now, promised, effects),
-            Message::TakeOver { ballot } => self.on_take_over(now, from, ballot, effects),
+            Message::Reject { promised } => self.handle_reject(now, promised, effects),
+            Message::TakeOver { ballot } => self.handle_take_over(now, from, ballot, effects),
         }
     }
 
