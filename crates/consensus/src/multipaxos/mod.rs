@@ -18,6 +18,7 @@
 //! | --- | --- |
 //! | `phase1.rs` | a candidate asks (`Prepare`), members answer (`Promise`), a quorum makes it the leader |
 //! | `phase2.rs` | the leader proposes (`Accept`), members vote (`Accepted`), a quorum decides, all deliver (`Decided`) |
+//! | `rules.rs`, `../rules.rs` | what may be promised, adopted, decided, delivered: a few lines a rule |
 //! | `recovery.rs`, `lives.rs` | a start with the log or without it (`Recover`, `RecoverAnswer`) |
 //! | `wiring.rs` | the answers to the traits: inputs on their way in, questions of the replica around |
 //! | `messages.rs`, `describe.rs`, `claims.rs` | messages and records: encoding, text, what the checks know of them |
@@ -32,6 +33,7 @@ mod phase2;
 mod planted;
 mod profile;
 mod recovery;
+mod rules;
 #[cfg(test)]
 mod tests;
 mod wiring;
@@ -46,6 +48,7 @@ use lives::Lives;
 use phase1::Candidate;
 use phase2::Leader;
 use recovery::Recovering;
+use rules::Rules;
 use synod_wire::{Incarnation, ReplicaId, Time};
 
 use crate::{
@@ -77,6 +80,11 @@ enum State {
 }
 
 impl MultiPaxos {
+    #[inline]
+    fn rules(&self) -> Rules {
+        planted::rules(&self.common.options)
+    }
+
     /// Takes each message to its handler.
     fn receive(&mut self, now: Time, from: ReplicaId, message: Message, effects: &mut Effects) {
         if self.common.members.index(from).is_none() || from == self.common.members.me() {

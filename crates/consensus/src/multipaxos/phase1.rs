@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::{Bug, Leader, Message, MultiPaxos, Promise, Record, State, lives::Lives};
+use super::{Leader, Message, MultiPaxos, Promise, Record, State, lives::Lives};
 use crate::{
     Effects,
     leadership::{Leadership, Leads},
@@ -129,14 +129,14 @@ impl MultiPaxos {
         if !matches!(&self.state, State::Candidate(candidate) if candidate.ballot == promise.ballot) {
             return;
         }
-        let mixes_lives = self.common.options.has(Bug::MixLivesOfPromise);
+        let (family, rules) = (self.common.rules(), self.rules());
         self.note_lives(&promise.lives, effects);
         let State::Candidate(candidate) = &mut self.state else { return };
         let begun = candidate.answers.get(&from).map_or(promise.incarnation, |answer| answer.incarnation);
         if promise.incarnation < begun || !self.lives.is_latest(from, promise.incarnation) {
             return; // Of a life that is over.
         }
-        if promise.incarnation > begun && !mixes_lives {
+        if rules.begins_again(begun, promise.incarnation) {
             // It lives another life, which may have forgotten what the pages before told: its promise begins again. The
             // values of those pages stay. They were accepted in lower ballots than this one, and such a value does no
             // harm: if something was chosen in a lower ballot still, it was chosen for the same slot with that value;
@@ -157,9 +157,8 @@ impl MultiPaxos {
             return self.give_up(now, effects);
         }
         candidate.decided = candidate.decided.max(promise.decided);
-        let lowest = self.common.options.has(Bug::AdoptLowestBallot);
         for value in promise.accepted {
-            candidate.told.take(value, |new, held| (new > held) != lowest);
+            candidate.told.take(value, |told, held| family.outranks(told, held));
         }
         candidate.answers.insert(from, Answer { incarnation: promise.incarnation, next: promise.next });
         if promise.next.is_some() {
@@ -176,7 +175,8 @@ impl MultiPaxos {
         }
         let told_all = |id| candidate.answers.get(&id).is_some_and(|answer| answer.next.is_none());
         let promised = self.common.members.those(|id| id == self.common.members.me() || told_all(id));
-        if !self.common.members.is_quorum(promised) {
+        let rules = self.common.rules();
+        if !rules.is_promised(&self.common.members, promised) {
             return;
         }
         let ballot = candidate.ballot;
@@ -185,9 +185,8 @@ impl MultiPaxos {
         // was chosen after them, a no-op lets the slots after it be delivered.
         let decided = candidate.decided.max(self.acceptor.decided());
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
-        let dropped = self.common.options.has(Bug::DropAcceptedValue);
         let adopted = told.adopted(&self.acceptor, decided, Slot(u64::MAX));
-        let adopted = adopted.into_iter().map(|value| value.filter(|_| !dropped).unwrap_or_else(Batch::noop));
+        let adopted = adopted.into_iter().map(|told| rules.adopted(told).unwrap_or_else(Batch::noop));
         let waiting: Vec<Batch> = adopted.collect();
         let last = Slot(decided.0 + waiting.len() as u64);
         let duties = Leadership::begin(now, self.decided(), last);

@@ -6,14 +6,14 @@ use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, Message, MultiPaxos, Record, State, Votes};
 use crate::{
-    Batches, Bug, Decision, Effect, Effects, Protocol,
-    acceptor::{Accepted, Acceptor, pages},
+    Batches, Decision, Effect, Effects, Protocol,
+    acceptor::{Accepted, pages},
     batches::{fitting, last_of},
     leadership::{Leadership, Leads},
     paxos::Paxos,
-    planted::is_nearly_quorum,
     proposer::{Flights, GapWatch},
     resend::Resend,
+    rules,
 };
 
 /// A replica that completed Phase 1.
@@ -144,8 +144,7 @@ impl MultiPaxos {
             effects.append(Record::Accepted { ballot, first, decided, batches: batches.clone() }.into());
         let votes = self.acceptor.accept(ballot, first, &batches, lsn);
         self.common.disk.given(lsn, votes.slots());
-        let early = self.common.options.has(Bug::VoteBeforeDurable);
-        self.tell_accepted(ballot, first, votes.last, if early { Lsn::ZERO } else { lsn }, effects);
+        self.tell_accepted(ballot, first, votes.last, self.common.rules().leaves_after(lsn), effects);
     }
 
     /// A proposal came again, or its slot is decided.
@@ -157,8 +156,7 @@ impl MultiPaxos {
         }
         let Some(lsn) = self.acceptor.accepted(slot).map(|accepted| accepted.lsn) else { return };
         let votes_came_first = self.acceptor.has_votes(slot);
-        let early = self.common.options.has(Bug::VoteBeforeDurable);
-        let after = if early { Lsn::ZERO } else { lsn.max(self.common.promised_lsn) };
+        let after = self.common.rules().leaves_after(lsn.max(self.common.promised_lsn));
         self.tell_accepted(ballot, slot, slot, after, effects);
         // In the variant where everybody counts, the quorum may have answered before the proposal came.
         if votes_came_first && lsn <= self.common.durable {
@@ -240,9 +238,9 @@ impl MultiPaxos {
         // A leader that lags may have adopted slots further ahead than an acceptor would take; they are its own.
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
         let bound = proposed.0.max(self.decided().0 + self.common.options.accept_ahead_max());
-        let (members, few) = (&self.common.members, self.common.options.has(Bug::CommitWithMinority));
         let last = Slot(last.0.min(bound));
-        let is_quorum = |votes| members.is_quorum(votes) || few && is_nearly_quorum(members, votes);
+        let (members, rules) = (&self.common.members, self.common.rules());
+        let is_quorum = |votes| rules.is_chosen(members, votes);
         if self.acceptor.vote(first, last, ballot, members.only(who), is_quorum) {
             self.deliver(effects);
         }
@@ -251,12 +249,8 @@ impl MultiPaxos {
     /// Delivers the decided slots at the front.
     pub(super) fn deliver(&mut self, effects: &mut Effects) {
         let before = self.decided();
-        let out_of_order = self.common.options.has(super::Bug::DeliverOutOfOrder);
-        let next = |acceptor: &mut Acceptor| match acceptor.deliver() {
-            None if out_of_order => acceptor.deliver_out_of_order(),
-            next => next,
-        };
-        while let Some((slot, ballots, batch)) = next(&mut self.acceptor) {
+        let rules = self.rules();
+        while let Some((slot, ballots, batch)) = rules.next_delivered(&mut self.acceptor) {
             effects.push(Effect::Deliver { slot, ballots, batch });
         }
         let decided = self.decided();
@@ -274,8 +268,8 @@ impl MultiPaxos {
     /// The leader of `ballot` announced that slots through `through` are decided.
     pub(super) fn handle_decided(&mut self, ballot: Ballot, through: Slot, effects: &mut Effects) {
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(through);
-        let any_ballot = self.common.options.has(super::Bug::DecideAcrossBallots);
-        self.acceptor.decide_through(through, |accepted| accepted.ballot == ballot || any_ballot);
+        let rules = self.common.rules();
+        self.acceptor.decide_through(through, |accepted| rules.holds_decision(accepted.ballot, ballot));
         self.deliver(effects);
     }
 
@@ -297,7 +291,7 @@ impl MultiPaxos {
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
         if self.is_congested()
             || slot <= self.decided()
-            || slot.0 > self.decided().0 + self.common.options.accept_ahead_max()
+            || !rules::has_room(slot, self.decided(), self.common.options.accept_ahead_max())
         {
             return;
         }

@@ -31,6 +31,7 @@ mod planted;
 mod profile;
 mod question;
 mod recovery;
+mod rules;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -52,6 +53,7 @@ use follower::Outgoing;
 use late::Late;
 use leader::{Candidate, Leader};
 use learner::Learner;
+use rules::Rules;
 use synod_wire::{Ballot, Batch, Delivered, Lsn, ReplicaId, Slot, Time};
 use values::Values;
 use walk::Walk;
@@ -497,7 +499,8 @@ impl Ring {
         self.walk.wait(self.common.options.retransmit_after, self.common.options.election_timeout / 2)
     }
 
-    fn has(&self, bug: impl Into<crate::Bug>) -> bool {
-        self.common.options.has(bug)
+    #[inline]
+    fn rules(&self) -> Rules {
+        planted::rules(&self.common.options)
     }
 }
