@@ -717,9 +717,10 @@ fn a_replica_that_is_not_a_member_is_told_how_to_become_one() {
     // A group that has such an option goes on with it, and says so.
     cluster.stop(0);
     cluster.restart_with(0, &["--laboratory"]);
-    until("it takes the option", || {
-        synod(&[&measured[..], &["--endpoints", &only]].concat()).status.success()
-    });
+    until("it leads", || status(&only).is_some_and(|status| status["role"] == "leader"));
+    let said = done(&only, &measured);
+    let dropped = "Dropped with the previous protocol: election=rotating, decision=all, window-max=4\n";
+    assert!(said.contains(dropped), "{said}");
     let troubles =
         || status(&only).and_then(|status| status["troubles"].as_array().cloned()).unwrap_or_default();
     let warns =

@@ -270,6 +270,11 @@ impl Overrides {
         })
     }
 
+    /// The keys and their values, by key.
+    pub fn pairs(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.values.iter().map(|(key, value)| (*key, value.as_str()))
+    }
+
     /// These without one of them.
     #[must_use]
     pub fn without(&self, key: &str) -> Overrides {
@@ -318,7 +323,7 @@ impl FromStr for Overrides {
 
 impl fmt::Display for Overrides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (key, value)) in self.values.iter().enumerate() {
+        for (index, (key, value)) in self.pairs().enumerate() {
             write!(f, "{}{key}={value}", if index > 0 { "," } else { "" })?;
         }
         Ok(())

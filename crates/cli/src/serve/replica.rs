@@ -10,9 +10,9 @@ use synod_replica::{
     ChangeRequest, Choice, MemberInfo, Membership, Others, Placement, Refusal, SessionCommand,
 };
 use synod_server::{
-    Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, Ordered,
-    PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError, Subscription,
-    Timed,
+    Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError,
+    Ordered, PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError,
+    Subscription, Timed,
 };
 use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
@@ -355,7 +355,7 @@ impl Replica for Served {
         Some(Elsewhere { client_urls: urls.collect(), names: self.names_of(voters.iter().copied()) })
     }
 
-    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
+    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Changed, ChangeError> {
         for attempt in 1.. {
             // The answer does not matter: after it the group here is no older than this call.
             self.handle.query(Bytes::new()).await.map_err(error)?;
@@ -378,7 +378,9 @@ impl Replica for Served {
                 self.check_others_follow(&group, leaving, removed)?;
             }
             match self.handle.change(group.version, wanted).await {
-                Ok(group) => return Ok(self.told(&group)),
+                Ok(next) => {
+                    return Ok(Changed { group: self.told(&next), dropped: group.dropped_by(&next) });
+                }
                 Err(synod_node::ChangeError::Refused(Refusal::Stale { .. }))
                     if expected.is_none() && attempt < CHANGE_ATTEMPTS_MAX => {}
                 Err(synod_node::ChangeError::Refused(refusal)) => return Err(refused(refusal)),
