@@ -23,8 +23,7 @@ use synod_client::{
     authpb::{Permission, UserAddOptions, permission::Type},
     native::{DecidedBatch, DecidedCommand},
 };
-use synod_replica::{ChangeRequest, Tick};
-use synod_sim::describe;
+use synod_replica::{ChangeRequest, Tick, describe};
 
 use super::auth_text;
 use crate::output::{base64, object};
