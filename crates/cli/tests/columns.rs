@@ -1,16 +1,12 @@
 //! The output at a terminal of 80 columns, and the keys that a load leaves.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::path::Path;
 
-use self::{
-    commands::{SYNOD, done, leader, synod, until},
-    support::Cluster,
-};
+use synod_testkit::{processes::Cluster, until};
+
+use self::commands::{SYNOD, done, leader, synod};
 
 /// Checks that no line is longer than a terminal is wide, and that none has colours, since this is no terminal.
 #[track_caller]

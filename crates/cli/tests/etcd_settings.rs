@@ -1,9 +1,6 @@
 //! A replica that is started with etcd's own settings: its YAML file, its variables, its flags.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{
     fs,
@@ -13,10 +10,13 @@ use std::{
     time::Duration,
 };
 
-use self::{
-    commands::{SYNOD, done, synod, until},
-    support::{Cluster, free_ports, stop},
+use synod_testkit::{
+    free_ports,
+    processes::{Cluster, stop},
+    until,
 };
+
+use self::commands::{SYNOD, done, synod};
 
 /// A process that ends with the test.
 struct Replica(Option<Child>);

@@ -1,16 +1,12 @@
 //! Real processes of a cluster of several groups: keys are spread over them, and each group orders its own.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{collections::BTreeSet, fs, io::Write as _, path::Path, process::Stdio};
 
-use self::{
-    commands::{SYNOD, WAIT_MAX, done, page, status, synod, until},
-    support::{Cluster, free_ports},
-};
+use synod_testkit::{WAIT_MAX, free_port, processes::Cluster, until};
+
+use self::commands::{SYNOD, done, page, status, synod};
 
 const FLAGS: [&str; 3] = ["--election-timeout=600ms", "--heartbeat-interval=60ms", "--groups=shard:4"];
 
@@ -123,7 +119,7 @@ fn a_dead_replica_is_replaced_a_live_one_leaves_and_a_lost_quorum_is_recovered()
         (0..12).all(|n| synod(&["get", &key(n), "--endpoints", &fresh]).status.success())
     });
     has_everything(&fresh, |_| "again".to_owned());
-    let port = free_ports(1)[0];
+    let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     done(&fresh, &["member", "add", "n4", "--peer-urls", &url, "--wait=false"]);
     let joined = cluster.join("n4", port, &FLAGS[..2]);

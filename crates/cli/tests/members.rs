@@ -2,10 +2,7 @@
 //!
 //! The load and the checks are Synod's own commands, so this needs nothing but the program.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{
     collections::BTreeSet,
@@ -26,10 +23,13 @@ use synod_client::{Client, Config, api::PutRequest};
 use synod_lab::net::{Link, Relay};
 use synod_wire::ReplicaId;
 
-use self::{
-    commands::{SYNOD, WAIT_MAX, done, leader, members, page, status, synod, until, voters},
-    support::{Cluster, free_ports, stop},
+use synod_testkit::{
+    WAIT_MAX, free_port, free_ports,
+    processes::{Cluster, stop},
+    until,
 };
+
+use self::commands::{SYNOD, done, leader, members, page, status, synod, voters};
 
 /// Small limits, so that a joining replica must fetch a snapshot first.
 const FLAGS: [&str; 4] =
@@ -282,7 +282,7 @@ fn wiped_joiner(protocol: &str) {
         (0..3).all(|n| cluster.said(n).contains("names_births=true"))
     });
 
-    let port = free_ports(1)[0];
+    let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     done(&all, &["member", "replace", "n3", "n4", "--peer-urls", &url, "--wait=false"]);
     let is_listed = |name: &str, endpoint: &str| members(endpoint).iter().any(|(other, _)| other == name);
@@ -451,7 +451,7 @@ fn forget_the_removed(protocol: &str) {
     forgotten(id(stopped));
 
     // A member that lives is removed. The change before is not the last one any more.
-    let port = free_ports(1)[0];
+    let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     done(&two.join(","), &["member", "add", "n4", "--peer-urls", &url, "--wait=false"]);
     let four = cluster.join("n4", port, &FLAGS);
@@ -584,7 +584,7 @@ fn force_new_cluster(ordering: &[&'static str]) {
     until("the old member is refused", || cluster.said(1).contains("different clusters"));
     assert_eq!(done(&three[1], &["get", "after", "--serializable"]), "");
     cluster.kill(1);
-    let port = free_ports(1)[0];
+    let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     done(&three[0], &["member", "add", "n6", "--peer-urls", &url, "--wait=false"]);
     let six = cluster.join("n6", port, &FLAGS);
@@ -639,12 +639,12 @@ fn a_replica_that_joins_serves_clients_once_it_has_caught_up() {
     let three = cluster.endpoints();
     leader(&three);
     done(&three[0], &["put", "key", "value"]);
-    let port = free_ports(1)[0];
+    let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     done(&three[0], &["member", "add", "n4", "--learner", "--peer-urls", &url, "--wait=false"]);
     cluster.kill(1);
     cluster.kill(2);
-    let pages = format!("http://127.0.0.1:{}", free_ports(1)[0]);
+    let pages = format!("http://127.0.0.1:{}", free_port());
     let listen = format!("--listen-metrics-urls={pages}");
     let four = cluster.join("n4", port, &[FLAGS[0], FLAGS[1], "--request-timeout=2s", &listen]);
     let joined = cluster.endpoints()[four].clone();
@@ -682,7 +682,7 @@ fn a_replica_that_is_not_a_member_is_told_how_to_become_one() {
     let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 1, &FLAGS);
     let only = cluster.endpoints().remove(0);
     until("it leads", || status(&only).is_some_and(|status| status["role"] == "leader"));
-    let stranger = cluster.join("n2", free_ports(1)[0], &FLAGS);
+    let stranger = cluster.join("n2", free_port(), &FLAGS);
     assert!(!cluster.ends(stranger, WAIT_MAX).success());
     let said = cluster.said(stranger);
     assert!(said.contains("is not a member") && said.contains("synod member add n2"), "{said}");
