@@ -731,7 +731,7 @@ mod tests {
             "--election rotating",
             "--decision all",
             "--dissemination balanced",
-            "--protocol ring --options ring-decision=last",
+            "--protocol ring --laboratory --options ring-decision=last",
             "--max-request-bytes 1MiB",
             "--max-txn-ops 256",
             "--groups shard:2",
