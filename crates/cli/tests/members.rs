@@ -700,7 +700,7 @@ fn a_replica_that_is_not_a_member_is_told_how_to_become_one() {
     refused(&["reconfigure", "--election", "rotating", "--expected-version", "99"], "look at it again");
     refused(&["reconfigure"], "give --protocol");
     refused(&["reconfigure", "--protocol", "raft", "--election", "ballot"], "accepted: randomized");
-    refused(&["reconfigure", "--election", "randomized"], "accepted: ballot, rotating");
+    refused(&["reconfigure", "--election", "randomized"], "accepted: ballot, rotating, latency");
     refused(&["reconfigure", "--options", "head-start=off"], "accepted: window-max, dissemination, decision");
     done(&only, &["reconfigure", "--options", "window-max=4,decision=all"]);
     until("the options are fixed", || {
