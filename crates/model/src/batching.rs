@@ -1,9 +1,10 @@
 //! The model of batching and pipelining (Santos 2012, chapter 8): how long an instance of consensus keeps the leader's
 //! processor and its network busy, how long it takes, and how many instances must run at once to leave neither idle.
 //!
-//! The model assumes one leader, one processor, equal requests, no loss, and a load that fills every batch. Its critical
-//! resources are the leader's processor and the leader's outgoing channel. One term is not the document's: a cost for
-//! each burst ([`Costs::burst`]), which measurements of Synod show. With that cost at zero the model is the printed one.
+//! The model assumes one leader, one processor, equal requests, no loss, and a load that fills every batch. Its
+//! critical resources are the leader's processor and the leader's outgoing channel. One term is not the document's: a
+//! cost for each burst ([`Costs::burst`]), which measurements of Synod show. With that cost at zero the model is the
+//! printed one.
 
 /// A cost that grows with bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -105,15 +106,15 @@ pub struct Instance {
     pub bound: Bound,
 }
 
-/// How much more than a whole number of instances asks for one more. Equation 8.10 rounds up whatever is left over, and so asks
-/// for two instances where the document measures that one is best (its Table 8.3 keeps 1.00 to 1.18).
+/// How much more than a whole number of instances asks for one more. Equation 8.10 rounds up whatever is left over, and
+/// so asks for two instances where the document measures that one is best (its Table 8.3 keeps 1.00 to 1.18).
 const WINDOW_TOLERANCE: f64 = 0.25;
 
 impl Instance {
     /// Foretells an instance on `requests` equal requests (equations 8.1 to 8.9).
     ///
-    /// `None` outside the model's range: no request, no replica, or a figure that is negative or not finite; a bandwidth
-    /// must be above zero, and infinity stands for a channel without a limit.
+    /// `None` outside the model's range: no request, no replica, or a figure that is negative or not finite; a
+    /// bandwidth must be above zero, and infinity stands for a channel without a limit.
     #[must_use]
     pub fn foretell(
         deployment: &Deployment,

@@ -812,7 +812,10 @@ mod tests {
             ),
             ("--election rotating --priority 3".into(), ["--priority 3", "--election ballot"]),
             ("--protocol raft --election rotating".into(), ["--election rotating", "accepted: randomized"]),
-            ("--election randomized".into(), ["--protocol multipaxos", "accepted: ballot, rotating, latency"]),
+            (
+                "--election randomized".into(),
+                ["--protocol multipaxos", "accepted: ballot, rotating, latency"],
+            ),
             (
                 "--options ring-decision=last".into(),
                 ["--options ring-decision=last", "does not go with multipaxos"],

@@ -54,7 +54,8 @@ pub enum Message {
         /// The number of the ping.
         number: u64,
     },
-    /// Latency-aware election: the leader asks how long it takes the receiver to each member and back. (Santos 2012: `ALIVE`.)
+    /// Latency-aware election: the leader asks how long it takes the receiver to each member and back. (Santos 2012:
+    /// `ALIVE`.)
     AskTimes {
         /// The number of the question.
         number: u64,

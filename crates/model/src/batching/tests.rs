@@ -1,5 +1,5 @@
-//! The model against the document's Tables 8.2 to 8.4, cell by cell. Units and some inputs are not printed; docs/errata.md
-//! (E16, E18) says which ones are inferred.
+//! The model against the document's Tables 8.2 to 8.4, cell by cell. Units and some inputs are not printed;
+//! docs/errata.md (E16, E18) says which ones are inferred.
 
 use super::*;
 
@@ -187,10 +187,20 @@ fn the_largest_batch_meets_the_target_and_one_more_request_does_not() {
     };
     for (target, rate) in [(0.11, 1000.0), (0.2, 1000.0), (0.2, 20.0), (1.0, 5000.0)] {
         let requests = largest_batch(&deployment, &load, &HEADERS, &costs, (target, rate)).unwrap();
-        assert!(first_answer(requests, rate) <= target, "{requests} requests within {target} s at {rate} a second");
-        assert!(first_answer(requests + 1, rate) > target, "{requests} requests within {target} s at {rate} a second");
+        assert!(
+            first_answer(requests, rate) <= target,
+            "{requests} requests within {target} s at {rate} a second"
+        );
+        assert!(
+            first_answer(requests + 1, rate) > target,
+            "{requests} requests within {target} s at {rate} a second"
+        );
     }
-    assert_eq!(largest_batch(&deployment, &load, &HEADERS, &costs, (0.09, 1000.0)), None, "below the round trip");
+    assert_eq!(
+        largest_batch(&deployment, &load, &HEADERS, &costs, (0.09, 1000.0)),
+        None,
+        "below the round trip"
+    );
 }
 
 #[test]

@@ -428,9 +428,9 @@ impl World {
 
 /// Another protocol or election, with some options.
 fn draw_order(rng: &mut Rng, group: &Group) -> Option<Change> {
-    let orders = ProtocolKind::ALL
-        .iter()
-        .flat_map(|(_, protocol)| suspecting(*protocol).into_iter().map(move |election| (*protocol, election)));
+    let orders = ProtocolKind::ALL.iter().flat_map(|(_, protocol)| {
+        suspecting(*protocol).into_iter().map(move |election| (*protocol, election))
+    });
     // Mostly another protocol or election than the present one, if there is another.
     let others = orders.clone().filter(|order| *order != (group.protocol, group.election));
     let order = if rng.u8(0..8) > 0 { rng.choice(others.collect::<Vec<_>>()) } else { None };

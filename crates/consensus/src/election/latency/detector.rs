@@ -107,7 +107,11 @@ mod tests {
             detector.answers(1, number, at(sent + 4));
             for missed in 1..=misses {
                 ping(&mut detector);
-                assert_eq!(detector.times()[1], 4 * MS, "{missed} of {misses}, and the last may still be answered");
+                assert_eq!(
+                    detector.times()[1],
+                    4 * MS,
+                    "{missed} of {misses}, and the last may still be answered"
+                );
             }
             let (number, sent) = ping(&mut detector);
             assert_eq!(detector.times()[1], UNREACHABLE);

@@ -1,10 +1,10 @@
-//! Latency-aware election: the leader moves to the replica that exchanges messages with a majority soonest (Santos 2012,
-//! chapter 6, Algorithms 6.1 and 6.2).
+//! Latency-aware election: the leader moves to the replica that exchanges messages with a majority soonest (Santos
+//! 2012, chapter 6, Algorithms 6.1 and 6.2).
 //!
 //! Three parts stand apart. [`Rotating`] detects that a leader is gone, and lets no replica depose one that works: in
 //! the source a replica that hears nothing for 3Δ starts the next round by itself, which a cut link is enough for. A
-//! [`Detector`] times the links to all members, at its own pace. The [`Survey`] of a leader collects these times, and names the
-//! member that should lead.
+//! [`Detector`] times the links to all members, at its own pace. The [`Survey`] of a leader collects these times, and
+//! names the member that should lead.
 //!
 //! ```text
 //! Δ := election time-out / 3
@@ -13,9 +13,9 @@
 //! at the end of these 2Δ it hands over to a member whose majority time is lower by more than 4ε
 //! ```
 //!
-//! The matrix of times is built from nothing each cycle, so a member that does not report counts as unreachable. A member that
-//! could not lead, since its disk hangs or it lags, says so and is not chosen. `START` of the source is Phase 1 of the
-//! protocol: the chosen member is asked to take over, and the old leader goes on until it has.
+//! The matrix of times is built from nothing each cycle, so a member that does not report counts as unreachable. A
+//! member that could not lead, since its disk hangs or it lags, says so and is not chosen. `START` of the source is
+//! Phase 1 of the protocol: the chosen member is asked to take over, and the old leader goes on until it has.
 
 mod detector;
 mod rules;

@@ -9,16 +9,16 @@ use crate::VoterSets;
 /// Nanoseconds of a round trip to a member that does not answer (`∞` in the source).
 pub(crate) const UNREACHABLE: u64 = u64::MAX;
 
-/// Nanoseconds within which a replica has exchanged messages with a quorum, itself included, when `time` says how long it
-/// takes to each voter (Santos 2012, section 6.2: `majrtt`, the element ⌊n/2⌋ + 1 of the sorted row).
-/// [`u64::MAX`] if it reaches no quorum.
+/// Nanoseconds within which a replica has exchanged messages with a quorum, itself included, when `time` says how long
+/// it takes to each voter (Santos 2012, section 6.2: `majrtt`, the element ⌊n/2⌋ + 1 of the sorted row). [`u64::MAX`]
+/// if it reaches no quorum.
 pub fn majority_time(voters: &VoterSets, time: impl Fn(ReplicaId) -> u64) -> u64 {
     // The highest value that a quorum reaches is what is left above the lowest time within which a quorum answers.
     UNREACHABLE - voters.quorum_value(|voter| UNREACHABLE - time(voter))
 }
 
-/// The voter that should lead in place of `leader`, if one should (Santos 2012, Algorithm 6.2, `SelectLeader`): its majority
-/// time is lower by more than 4ε. Among equals the lowest number leads. `time` gives a voter's majority time.
+/// The voter that should lead in place of `leader`, if one should (Santos 2012, Algorithm 6.2, `SelectLeader`): its
+/// majority time is lower by more than 4ε. Among equals the lowest number leads. `time` gives a voter's majority time.
 pub(super) fn better_leader(
     voters: &VoterSets,
     leader: ReplicaId,

@@ -7,8 +7,8 @@ use synod_wire::{ReplicaId, Time};
 use super::rules::{UNREACHABLE, better_leader, majority_time};
 use crate::Members;
 
-/// One cycle. Its matrix begins without any time, so nothing is left of a member that has crashed since the last one (Santos
-/// 2012, section 6.3.2).
+/// One cycle. Its matrix begins without any time, so nothing is left of a member that has crashed since the last one
+/// (Santos 2012, section 6.3.2).
 #[derive(Clone, Debug)]
 pub(super) struct Survey {
     number: u64,
@@ -26,8 +26,8 @@ impl Survey {
         self.ends_at
     }
 
-    /// A member reports what it measured. `able` says that it could lead. Reports of other cycles, and of other members than
-    /// there are, do not count.
+    /// A member reports what it measured. `able` says that it could lead. Reports of other cycles, and of other members
+    /// than there are, do not count.
     pub(super) fn reports(&mut self, member: usize, number: u64, able: bool, times: &[u64]) {
         if number == self.number && times.len() == self.rows.len() {
             self.rows[member] = able.then(|| times.to_vec());

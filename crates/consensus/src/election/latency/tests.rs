@@ -1,5 +1,5 @@
-//! Latency-aware elections of several members over links with drawn delays, in a model of a protocol that leads, hands over and
-//! promises, and no more.
+//! Latency-aware elections of several members over links with drawn delays, in a model of a protocol that leads, hands
+//! over and promises, and no more.
 
 use std::{
     cmp::Reverse,
@@ -260,11 +260,24 @@ fn seconds(seconds: u64) -> Time {
 fn green_and_red(red: u64) -> Vec<Vec<u64>> {
     let far = |member: usize| member < 2;
     (0..5)
-        .map(|from| (0..5).map(|to| if from == to { 0 } else if far(from) || far(to) { red } else { 1 }).collect())
+        .map(|from| {
+            (0..5)
+                .map(|to| {
+                    if from == to {
+                        0
+                    } else if far(from) || far(to) {
+                        red
+                    } else {
+                        1
+                    }
+                })
+                .collect()
+        })
         .collect()
 }
 
-/// Proposition 6.2 and Corollary 6.1: after it has settled, the leader's majority time is within 12ε of the best, and it stays.
+/// Proposition 6.2 and Corollary 6.1: after it has settled, the leader's majority time is within 12ε of the best, and
+/// it stays.
 #[test]
 fn the_leader_ends_within_twelve_tolerances_of_the_best_and_changes_finitely_often() {
     for seed in 0..60 {
@@ -343,7 +356,8 @@ fn two_misses_change_leaders_less_often_than_one_where_messages_are_lost() {
     assert!(optimized < basic, "{optimized} changes with two misses, {basic} with one");
 }
 
-/// A cut in one direction costs a working leader nothing: in the source the member that hears nothing would begin a round.
+/// A cut in one direction costs a working leader nothing: in the source the member that hears nothing would begin a
+/// round.
 #[test]
 fn a_member_that_hears_nothing_deposes_no_leader() {
     let mut network = Network::new(3, &green_and_red(30), Duration::from_millis(1), 2, 0);
@@ -360,7 +374,8 @@ fn a_member_that_hears_nothing_deposes_no_leader() {
 
 #[test]
 fn a_member_that_could_not_lead_is_not_chosen() {
-    let options = Options { election: ElectionKind::Latency, election_timeout: TIMEOUT, ..Options::default() };
+    let options =
+        Options { election: ElectionKind::Latency, election_timeout: TIMEOUT, ..Options::default() };
     let members = Members::new([1, 2, 3].map(ReplicaId), ReplicaId(1));
     let mut one = LatencyAware::new(&options, members, Time::ZERO);
     let mut effects = Effects::new(Lsn::ZERO);
