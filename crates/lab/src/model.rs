@@ -101,7 +101,7 @@ fn batching(args: &BatchingArgs) -> Result<String, LabError> {
     let headers = Headers { request: 16.0, batch: 4.0, vote: 8.0 };
     let costs = Costs { execute: args.execute / 1e3, burst: args.burst / 1e3, ..args.bed.costs() };
     let mut table = Table::new();
-    table.load_preset(ASCII_MARKDOWN).set_header([
+    table.load_style(ASCII_MARKDOWN).set_header([
         "requests a batch",
         "proposal, bytes",
         "processor, ms",
