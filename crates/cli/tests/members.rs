@@ -705,7 +705,7 @@ fn a_replica_that_is_not_a_member_is_told_how_to_become_one() {
     refused(&["reconfigure", "--election", "rotating", "--expected-version", "99"], "look at it again");
     refused(&["reconfigure"], "give --protocol");
     refused(&["reconfigure", "--protocol", "raft", "--election", "ballot"], "accepted: randomized");
-    refused(&["reconfigure", "--election", "randomized"], "accepted: ballot, rotating");
+    refused(&["reconfigure", "--election", "randomized"], "accepted: ballot, rotating, latency");
     refused(&["reconfigure", "--options", "head-start=off"], "accepted: window-max, dissemination, decision");
     let measured = ["reconfigure", "--protocol", "sequence-paxos", "--options", "head-start=off"];
     refused(&measured, "accepted: head-start=on, or any value on servers that run with --laboratory");

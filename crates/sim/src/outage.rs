@@ -156,7 +156,7 @@ impl Row {
     #[must_use]
     pub fn bounds_of(&self, election: ElectionKind) -> (u32, u32) {
         match election {
-            ElectionKind::Rotating => self.bounds[0],
+            ElectionKind::Rotating | ElectionKind::Latency => self.bounds[0],
             ElectionKind::Ballot => self.bounds[1],
             _ => self.bounds[2],
         }

@@ -335,6 +335,18 @@ const SNAPSHOT_BYTES: usize = 100_000;
 const MS: Duration = Duration::from_millis(1);
 const US: Duration = Duration::from_micros(1);
 
+/// The elections of a protocol that suspect leaders in ways of their own, from which seeds draw.
+pub(crate) fn suspecting(protocol: ProtocolKind) -> Vec<ElectionKind> {
+    protocol.elections().iter().copied().filter(|&election| election != ElectionKind::Latency).collect()
+}
+
+/// The latency-aware election in place of a rotating one, whose suspicions it has, if it is its turn. It is decided
+/// apart from the draw, so that the other seeds mean what they meant before there was one.
+pub(crate) fn latency_aware(protocol: ProtocolKind, drawn: ElectionKind, is_turn: bool) -> ElectionKind {
+    let takes = drawn == ElectionKind::Rotating && protocol.elections().contains(&ElectionKind::Latency);
+    if is_turn && takes { ElectionKind::Latency } else { drawn }
+}
+
 fn pick<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
     choices[rng.usize(0..choices.len())]
 }
@@ -362,7 +374,8 @@ impl Plan {
     /// seed's plan is the same with every election.
     #[must_use]
     pub fn draw_election(seed: u64, protocol: ProtocolKind) -> ElectionKind {
-        pick(&mut Rng::with_seed(seed ^ 0xe_1e_c7), protocol.elections())
+        let drawn = pick(&mut Rng::with_seed(seed ^ 0xe_1e_c7), &suspecting(protocol));
+        latency_aware(protocol, drawn, Rng::with_seed(seed ^ 0x1a_7e).u8(0..3) == 0)
     }
 
     /// How batches are disseminated with a seed: in a quarter of all seeds by every replica, in a quarter by the leader
