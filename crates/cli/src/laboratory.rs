@@ -13,7 +13,7 @@ pub const AFTER_HELP: &str = "Begin with: synod dev";
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Measure throughput and latency of a cluster, Synod's or etcd's
-    Bench(synod_lab::bench::Args),
+    Bench(Box<synod_lab::bench::Args>),
     /// Attack the consensus code in a simulated world
     Sim(SimArgs),
     /// Run experiments, judge what they measure, and report
@@ -23,7 +23,7 @@ pub enum Command {
 /// Runs a command. Each reports for itself.
 pub fn run(command: Command) -> Result<ExitCode, Failure> {
     Ok(match command {
-        Command::Bench(args) => synod_lab::bench::main(args),
+        Command::Bench(args) => synod_lab::bench::main(*args),
         Command::Sim(args) => simulate(&args),
         Command::Lab(args) => synod_lab::cli::main(args),
     })
