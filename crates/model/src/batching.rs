@@ -250,4 +250,3 @@ pub fn largest_batch(
 
 /// The largest batch that [`largest_batch`] considers, in requests.
 const REQUESTS_MAX: u32 = 1 << 20;
-

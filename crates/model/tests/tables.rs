@@ -3,7 +3,9 @@
 //! of a vote, the header of a request within what a client's request costs, and requests of 8,100 bytes where 8 KB are
 //! printed for the cluster.
 
-use synod_model::batching::{Bound, Costs, Deployment, Headers, Instance, Linear, Load, Network, largest_batch};
+use synod_model::batching::{
+    Bound, Costs, Deployment, Headers, Instance, Linear, Load, Network, largest_batch,
+};
 
 const KIB: f64 = 1024.0;
 
