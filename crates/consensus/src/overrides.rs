@@ -263,7 +263,7 @@ impl Overrides {
             let value = self.values.get(key.name)?;
             match &key.serves {
                 Serves::Only { values, why } if !values.contains(&value.as_str()) => {
-                    Some(MeasuredOption { key: key.name, value: value.clone(), why: *why, serves: *values })
+                    Some(MeasuredOption { key: key.name, value: value.clone(), why, serves: values })
                 }
                 _ => None,
             }

@@ -45,6 +45,7 @@ mod json;
 mod listen;
 mod memory;
 mod message;
+mod methods;
 mod openings;
 mod outbox;
 mod pings;

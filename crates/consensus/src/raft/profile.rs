@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Raft;
-use super::commit_status::Merge;
+use super::driftwood::{INTERVAL_MIN, Merge};
 use super::planted::Bug as Own;
 use crate::{
     Bug, ElectionKind,
@@ -94,7 +94,7 @@ impl Default for Tuning {
 }
 
 /// The shortest and the longest time from one round to the next.
-const INTERVALS: std::ops::RangeInclusive<Duration> = super::pace::INTERVAL_MIN..=Duration::from_secs(1);
+const INTERVALS: std::ops::RangeInclusive<Duration> = INTERVAL_MIN..=Duration::from_secs(1);
 
 /// `auto`, or a time such as `300us` or `2ms`.
 fn interval(text: &str) -> Option<Option<Duration>> {
