@@ -285,8 +285,8 @@ pub fn settings(tuning: &Tuning) -> Settings {
     settings
 }
 
-/// What follows from the other settings, unless the laboratory says otherwise. An operator sets the interval of heartbeats
-/// by the round trips between the members, so what is not answered within it is lost or late.
+/// What follows from the other settings, unless the laboratory says otherwise. An operator sets the interval of
+/// heartbeats by the round trips between the members, so what is not answered within it is lost or late.
 fn derive(settings: &mut Settings, given: &Derived) {
     let consensus = &mut settings.consensus;
     let resend = consensus.heartbeat_interval.max(consensus.retransmit_after);

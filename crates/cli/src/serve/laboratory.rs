@@ -1,9 +1,9 @@
-//! What a server takes only with `--laboratory`: options of protocols that exist to be measured, and settings of a replica
-//! that are derived otherwise.
+//! What a server takes only with `--laboratory`: options of protocols that exist to be measured, and settings of a
+//! replica that are derived otherwise.
 //!
 //! Options are safe, and slower or less available than what serves. The server refuses them where they would begin to
-//! count: when a cluster begins, and when the server is asked for a change. A group that has one already goes on with it,
-//! and the server warns.
+//! count: when a cluster begins, and when the server is asked for a change. A group that has one already goes on with
+//! it, and the server warns.
 
 use std::time::Duration;
 
@@ -87,8 +87,8 @@ pub fn check_start(tuning: &Tuning) -> Result<(), ConfigError> {
     }
 }
 
-/// Why a server without `--laboratory` refuses a change: it would give the group an option that exists to be measured. An
-/// option that the group has already may stay.
+/// Why a server without `--laboratory` refuses a change: it would give the group an option that exists to be measured.
+/// An option that the group has already may stay.
 pub fn refused(group: &Group, change: &Change) -> Option<String> {
     let Change::Order { protocol, overrides, .. } = change else { return None };
     let mut measured = overrides.measured(*protocol);
