@@ -1,5 +1,5 @@
-//! `synod bench`, `sim` and `lab`: the load generator, the simulator and the laboratory. They are a feature of this crate,
-//! and what is packaged does without (`no_laboratory.rs`).
+//! `synod bench`, `sim` and `lab`: the load generator, the simulator and the laboratory. They are a feature of this
+//! crate, and what is packaged does without (`no_laboratory.rs`).
 
 use std::process::ExitCode;
 
