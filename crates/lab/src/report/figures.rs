@@ -250,9 +250,23 @@ fn into_panels(lines: Vec<Line>, facets: &[usize]) -> Vec<Panel> {
     }
     // Panels with the same value of the first facet form a row.
     let first = |panel: &Panel| panel.title.split(", ").next().unwrap_or_default().to_owned();
-    let order: Vec<String> = panels.iter().map(first).collect();
+    let mut order: Vec<String> = panels.iter().map(first).collect();
+    let mut numbers = order.iter().filter_map(|title| numbered(title));
+    let before = numbers.next().map(|(before, _)| before);
+    if numbers.all(|(other, _)| Some(other) == before) {
+        // A title without a number stands behind those with one.
+        order.sort_by_key(|title| numbered(title).map_or(u64::MAX, |(_, number)| number));
+    }
     panels.sort_by_key(|panel| order.iter().position(|title| *title == first(panel)));
     panels
+}
+
+/// A title that has a number, such as `n=5` or `c = 1,000`: what is before the number, and the number.
+fn numbered(title: &str) -> Option<(&str, u64)> {
+    let begins = title.find(|character: char| character.is_ascii_digit())?;
+    let is_part = |character: &char| character.is_ascii_digit() || *character == ',';
+    let digits: String = title[begins..].chars().take_while(is_part).filter(char::is_ascii_digit).collect();
+    Some((&title[..begins], digits.parse().ok()?))
 }
 
 /// Adds an event to those of a panel. Events of several lines at the same time become one.
@@ -280,11 +294,12 @@ fn caption(run: &Run, chart: &Chart, common: &[String]) -> Vec<String> {
             caption.push("Dashed vertical lines: what was done under load.".to_owned());
         }
     } else {
-        caption.push(match (chart.form, run.runs.as_str()) {
-            (_, "1") => "One run at each point.".to_owned(),
-            (Form::Points, runs) => format!("Medians of {runs} runs."),
-            (_, runs) => format!("Means of {runs} runs with 95 % confidence intervals."),
-        });
+        // Of one run a note below says it.
+        match (chart.form, run.runs.as_str()) {
+            (_, "1") => {}
+            (Form::Points, runs) => caption.push(format!("Medians of {runs} runs.")),
+            (_, runs) => caption.push(format!("Means of {runs} runs with 95 % confidence intervals.")),
+        }
         if chart.form == Form::Ratios {
             caption.push("Behind each name: its multiple at the right end.".to_owned());
         }
@@ -455,6 +470,24 @@ mod tests {
         let alone = drawn(&crowd()[..1], &[10.0, 100.0], Form::Dots);
         assert_eq!(titles(&alone), [""]);
         assert_eq!(alone.panels[0].series[1].name, "100 outstanding");
+    }
+
+    #[test]
+    fn panels_are_in_the_order_of_their_numbers() {
+        let line = |title: &&str| Line {
+            parts: vec![(*title).to_owned()],
+            series: Series::default(),
+            events: Vec::new(),
+        };
+        let sorted = |series: &[&str]| -> Vec<String> {
+            let panels = into_panels(series.iter().map(line).collect(), &[0]);
+            panels.into_iter().map(|panel| panel.title).collect()
+        };
+        assert_eq!(sorted(&["1600 µs", "200 µs", "auto"]), ["200 µs", "1600 µs", "auto"]);
+        assert_eq!(sorted(&["b 2", "a 1", "c"]), ["b 2", "a 1", "c"], "numbers of different things");
+        let of = |size: &str| ["a", "b", "c"].map(|last| format!("n={size}, {last}"));
+        let series = ["125", "5", "53"].map(of).concat();
+        assert_eq!(titles(&drawn(&series, &[1.0, 10.0], Form::Lines)), ["n=5", "n=53", "n=125"]);
     }
 
     #[test]
