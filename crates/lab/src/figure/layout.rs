@@ -78,7 +78,7 @@ fn values<'a>(panels: &'a [Panel]) -> impl Iterator<Item = f64> + Clone + 'a {
 }
 
 /// The horizontal axis of each column: the same for all, but in a row of panels of which one has all its places at the
-/// left end of another's axis. There each has its own.
+/// left end of another's axis, and that is not logarithmic. There each has its own.
 fn places(figure: &Figure, columns: usize) -> Vec<Range> {
     let of = |panels: &[Panel]| -> Vec<f64> {
         let series = panels.iter().flat_map(|panel| &panel.series);
@@ -88,7 +88,7 @@ fn places(figure: &Figure, columns: usize) -> Vec<Range> {
     let lasts: Vec<f64> = figure.panels.iter().map(last).collect();
     let least = lasts.iter().copied().fold(f64::INFINITY, f64::min);
     let most = lasts.iter().copied().fold(0.0, f64::max);
-    if lasts.len() <= columns && least * OWN_AXIS < most {
+    if !figure.x_log && lasts.len() <= columns && least * OWN_AXIS < most {
         return figure.panels.chunks(1).map(|panel| Range::of_places(&of(panel), figure.x_log)).collect();
     }
     vec![Range::of_places(&of(&figure.panels), figure.x_log); columns]
@@ -508,8 +508,8 @@ mod tests {
         assert_eq!(highs(&[1.0, 100.0], 2), [6.0, 600.0]);
         assert_eq!(highs(&[1.0, 2.0], 2), [12.0; 2], "near each other");
         assert_eq!(highs(&[1.0, 100.0, 1.0], 2), [600.0; 2], "several rows");
-        let scene = check(&figure(Kind::Lines, 2, vec![panel(1.0), panel(1000.0)]));
-        assert!(texts(&scene).iter().any(|(text, _)| *text == "6,000"));
+        let two = Figure { x_log: false, ..figure(Kind::Lines, 2, vec![panel(1.0), panel(1000.0)]) };
+        assert!(texts(&check(&two)).iter().any(|(text, _)| *text == "6,000"));
     }
 
     #[test]
