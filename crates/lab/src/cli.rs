@@ -73,8 +73,8 @@ enum Command {
     },
     /// Write report.html, with every chart, from the results of `run`; or, with --out, a page for each document
     Report {
-        /// The folder with the results of `run` [default: lab; with --out: none, so that the pages are written again from
-        /// what is kept].
+        /// The folder with the results of `run` [default: lab; with --out: none, so that the pages are written again
+        /// from what is kept].
         #[arg(value_name = "RUNS")]
         folder: Option<PathBuf>,
         /// The folder of the pages, such as docs/results. What they need of each run is kept in its folder `data`; runs

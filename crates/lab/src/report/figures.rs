@@ -108,8 +108,8 @@ fn curves(summary: &Summary, chart: &Chart) -> Vec<Line> {
 }
 
 /// Divides all values, with their intervals, by the first line's value at the same place. Where that line has none, the
-/// others have none either. The name of each line becomes one part, with the last multiple behind it. Returns the name of
-/// the first line.
+/// others have none either. The name of each line becomes one part, with the last multiple behind it. Returns the name
+/// of the first line.
 fn divide_by_first(lines: &mut [Line]) -> String {
     let name = lines[0].parts.join(", ");
     let first: Vec<(f64, f64)> = lines[0].series.points.iter().map(|point| (point.x, point.y)).collect();
