@@ -86,7 +86,8 @@ mod tests {
             told.extend(own.iter().map(|experiment| experiment.name));
         }
         let mut all: Vec<_> = experiments::ALL.iter().map(|experiment| experiment.name).collect();
-        (all.sort_unstable(), told.sort_unstable());
+        all.sort_unstable();
+        told.sort_unstable();
         assert_eq!(told, all);
     }
 }
