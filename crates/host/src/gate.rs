@@ -1,9 +1,9 @@
 //! The rule that decides when a message may leave: not before the record that it rests on is durable, and, if it
 //! rests on a record, not before an earlier message that does and is about to leave.
 //!
-//! A message whose record is durable passes those that wait for a later record: a replica whose disk hangs goes on saying
-//! what it has written, so that a leader whose followers' disks hang still serves reads. A message that rests on no
-//! record waits for nothing. Messages of different groups do not wait for each other.
+//! A message whose record is durable passes those that wait for a later record: a replica whose disk hangs goes on
+//! saying what it has written, so that a leader whose followers' disks hang still serves reads. A message that rests on
+//! no record waits for nothing. Messages of different groups do not wait for each other.
 
 use std::collections::VecDeque;
 
@@ -59,8 +59,8 @@ impl<M> Gate<M> {
 #[derive(Clone, Debug)]
 pub struct Entry {
     durable: Lsn,
-    /// The records of the messages that the exit was given and that are not known to have left, in the order in which it
-    /// was given them.
+    /// The records of the messages that the exit was given and that are not known to have left, in the order in which
+    /// it was given them.
     held: VecDeque<Lsn>,
     /// How many messages are known to have left by the exit.
     left: u64,
@@ -202,8 +202,8 @@ mod tests {
         assert_eq!((gate.through(), gate.send(Lsn(3), "a")), (Lsn(3), Some("a")));
     }
 
-    /// Whatever the two sides know of each other, and when: nothing leaves before its record is durable; and what leaves
-    /// before an earlier message rests on an earlier record than the first one that waits then.
+    /// Whatever the two sides know of each other, and when: nothing leaves before its record is durable; and what
+    /// leaves before an earlier message rests on an earlier record than the first one that waits then.
     #[test]
     fn the_two_sides_let_out_what_the_rule_allows_whenever_they_hear_of_each_other() {
         let mut rng = fastrand::Rng::with_seed(1);

@@ -51,8 +51,8 @@ impl Watch {
         assert!(seen.said.is_empty(), "something that waited for the log has not left");
     }
 
-    /// Checks, when a message leaves, that its record survives a power failure, and that it is the first one that waits,
-    /// or passes a first one that rests on a later record.
+    /// Checks, when a message leaves, that its record survives a power failure, and that it is the first one that
+    /// waits, or passes a first one that rests on a later record.
     pub(crate) fn leaves(&self, to: ReplicaId, body: &Encoded, after: Lsn) {
         if after == Lsn::ZERO {
             return;

@@ -16,8 +16,8 @@ struct TestDisk {
     durable: Arc<dyn Fn(&Path) -> Arc<dyn Disk>>,
 }
 
-/// Gives the test a disk. `durable` makes another one, on which no threads work: it holds what is durable in a data directory
-/// of this one.
+/// Gives the test a disk. `durable` makes another one, on which no threads work: it holds what is durable in a data
+/// directory of this one.
 pub fn set_disk(disk: Arc<dyn Disk>, durable: impl Fn(&Path) -> Arc<dyn Disk> + 'static) {
     DISK.set(Some(TestDisk { disk, durable: Arc::new(durable) }));
 }

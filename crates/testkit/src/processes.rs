@@ -1,5 +1,5 @@
-//! A cluster of real processes, for tests and measurements. All of it panics where a process cannot be started, asked or
-//! ended.
+//! A cluster of real processes, for tests and measurements. All of it panics where a process cannot be started, asked
+//! or ended.
 
 #![allow(clippy::missing_panics_doc, reason = "see the head")]
 

@@ -8,7 +8,8 @@ use std::{
 /// How long anything may take that depends on elections and on how busy the machine is.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Repeats a question until the answer is yes. The pauses grow with the wait, since an answer may take a process of its own.
+/// Repeats a question until the answer is yes. The pauses grow with the wait, since an answer may take a process of its
+/// own.
 ///
 /// # Panics
 /// The answer is still no after [`WAIT_MAX`].

@@ -101,6 +101,13 @@ fn places(figure: &Figure, columns: usize) -> Vec<Range> {
     vec![Range::of_places(&of(&figure.panels), figure.x_log); columns]
 }
 
+/// Whether the last panel of a row has every line of it, so that its labels serve the whole row.
+fn last_has_every_line(row: &[Panel]) -> bool {
+    let last = row.last().map_or(&[][..], |panel| &panel.series);
+    let mut all = row.iter().flat_map(|panel| &panel.series);
+    all.all(|series| last.iter().any(|its| its.name == series.name))
+}
+
 /// Draws panels of lines from `y` on, and returns where they end.
 fn lines(scene: &mut Scene, figure: &Figure, mut y: f64) -> f64 {
     let columns = figure.columns.clamp(1, figure.panels.len().max(1));
@@ -115,14 +122,7 @@ fn lines(scene: &mut Scene, figure: &Figure, mut y: f64) -> f64 {
         .map(|mark| width(&number(mark), SMALL))
         .fold(0.0, f64::max);
     let label_room = label_room(&names);
-    // If the last panel of each row has every line, its labels serve the whole row.
-    let complete = |row: &&[Panel]| {
-        let last = row.last().map_or(&[][..], |panel| &panel.series);
-        row.iter()
-            .flat_map(|panel| &panel.series)
-            .all(|series| last.iter().any(|its| its.name == series.name))
-    };
-    let once = rows.iter().all(complete);
+    let once = rows.iter().all(|row| last_has_every_line(row));
     let room = if once { 0.0 } else { label_room };
     let left = MARGIN + mark_width + 8.0;
     // A number at the end of an axis is centred on its mark.

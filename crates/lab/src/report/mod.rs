@@ -109,9 +109,9 @@ pub fn write(folder: &Path) -> Result<PathBuf, LabError> {
     Ok(html)
 }
 
-/// Keeps the runs below `from` in the folder `out`, each in the place of an earlier one of its name, and writes the page
-/// of every document of which a run is kept there. Without `from` it writes the pages of what is kept. Returns the paths
-/// of the pages.
+/// Keeps the runs below `from` in the folder `out`, each in the place of an earlier one of its name, and writes the
+/// page of every document of which a run is kept there. Without `from` it writes the pages of what is kept. Returns the
+/// paths of the pages.
 ///
 /// # Errors
 /// There is no run in `from`, none is kept, or a file cannot be read or written.

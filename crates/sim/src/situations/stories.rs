@@ -1,5 +1,5 @@
-//! Stories: scripts that reach situations with their last command, and not before. They stand in `scenarios/situations/`, and
-//! only tests read them.
+//! Stories: scripts that reach situations with their last command, and not before. They stand in
+//! `scenarios/situations/`, and only tests read them.
 //!
 //! ```text
 //! for: multipaxos, raft
@@ -12,8 +12,8 @@
 //! > links 1-2 1-3
 //! ```
 //!
-//! The lines of a file that is included, which has no head, take the place of the line that includes it. A story's file is
-//! named after the file here that recognises its situations.
+//! The lines of a file that is included, which has no head, take the place of the line that includes it. A story's file
+//! is named after the file here that recognises its situations.
 
 use std::{
     fs,
@@ -72,7 +72,8 @@ struct Story {
     commands: Vec<Line>,
 }
 
-/// Adds the lines of a file to `lines`, with those of the files that it includes. `within` are the files that include this one.
+/// Adds the lines of a file to `lines`, with those of the files that it includes. `within` are the files that include
+/// this one.
 ///
 /// # Errors
 /// A file cannot be read, or includes itself. The error names the file and the line that includes it.
