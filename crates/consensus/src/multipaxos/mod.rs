@@ -8,8 +8,6 @@
 //! voted for, decided and proposed again by itself. The election ([`crate::election`]) says which replica should own
 //! the next ballot.
 
-mod claims;
-mod describe;
 mod follower;
 mod leader;
 mod lives;
