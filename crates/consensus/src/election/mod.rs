@@ -17,7 +17,6 @@
 mod ballot;
 #[cfg(test)]
 mod ballot_tests;
-mod describe;
 mod messages;
 mod rotating;
 mod round_trips;
