@@ -191,42 +191,6 @@ macro_rules! fields {
 }
 pub(crate) use fields;
 
-/// `encode` and `decode` of a message or record: for each kind its number, and its fields in their order. What is
-/// decoded is still to be checked by the function that is named at the end, if one is.
-macro_rules! coded {
-    (
-        $type:ident, $what:literal:
-        $($tag:literal = $kind:ident $({ $($field:ident),+ })? $(($only:ident))?;)+
-        $(checked by $check:path)?
-    ) => {
-        fn encode(&self, writer: &mut synod_wire::Writer) {
-            match self {
-                $($type::$kind $({ $($field),+ })? $(($only))? => {
-                    writer.u8($tag);
-                    $($($crate::codec::Field::write($field, writer);)+)?
-                    $($crate::codec::Field::write($only, writer);)?
-                })+
-            }
-        }
-
-        fn decode(reader: &mut synod_wire::Reader) -> Result<$type, synod_wire::DecodeError> {
-            let decoded = match reader.u8($what)? {
-                $($tag => {
-                    $($(let $field = $crate::codec::Field::read(reader, stringify!($field))?;)+)?
-                    $(let $only = $crate::codec::Field::read(reader, stringify!($only))?;)?
-                    $type::$kind $({ $($field),+ })? $(($only))?
-                })+
-                value => {
-                    return Err(synod_wire::DecodeError::Undefined { field: $what, value: value.into() });
-                }
-            };
-            $($check(&decoded)?;)?
-            Ok(decoded)
-        }
-    };
-}
-pub(crate) use coded;
-
 /// An enum is a number for its kind, and the fields of that kind in their order. What is read is still to be checked by
 /// the function that is named at the end, if one is.
 #[doc(hidden)]
