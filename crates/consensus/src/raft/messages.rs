@@ -161,7 +161,7 @@ crate::messages! {
         },
         /// The sender hears no leader. If it does not vote, as far as the receiver knows, it would like to be
         /// told what is decided.
-        11, Recovery, text "Follow":
+        11, Recovery, text { "Follow".to_owned() }:
         Follow,
         /// The sender has a priority. It says so in the first election of a group, or of an epoch, when no leader
         /// has said yet which priority is the highest.
