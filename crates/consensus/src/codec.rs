@@ -313,14 +313,14 @@ macro_rules! text_of {
 /// [`crate::Effects::send`] takes them.
 ///
 /// A message that `claims Vote` claims [`crate::Claim::Vote`], and has the fields of that claim. One that `claims [..]`
-/// makes these claims, and one that `claims {..}` the list that this block returns; in both the fields stand by name. One
-/// that `claims by` a method of the messages claims what that returns. One without any of these claims nothing that is
-/// checked. `term_claims` takes a list or a block, of claims about terms.
+/// makes these claims, and one that `claims {..}` the list that this block returns; in both the fields stand by name.
+/// One that `claims by` a method of the messages claims what that returns. One without any of these claims nothing that
+/// is checked. `term_claims` takes a list or a block, of claims about terms.
 ///
 /// A `text` is a format that names fields, or one in parentheses with its arguments, or a block; without one the text
-/// has all fields. Behind the list may stand `described with NAME;`, by which texts write batches ([`crate::BatchText`]);
-/// `checked by FUNCTION;`, for messages that were read; and methods of [`crate::Body`] and [`crate::Claims`] in blocks
-/// that are named `body` and `claims`.
+/// has all fields. Behind the list may stand `described with NAME;`, by which texts write batches
+/// ([`crate::BatchText`]); `checked by FUNCTION;`, for messages that were read; and methods of [`crate::Body`] and
+/// [`crate::Claims`] in blocks that are named `body` and `claims`.
 #[macro_export]
 macro_rules! messages {
     (
