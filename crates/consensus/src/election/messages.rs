@@ -4,8 +4,8 @@ use synod_wire::Ballot;
 
 // Safety does not rest on elections, so their messages claim nothing that is checked.
 crate::messages! {
-    /// A message of a ballot leader election ([`super::BallotLeaderElection`]), or of a rotating one
-    /// ([`super::Rotating`]).
+    /// A message of a ballot leader election ([`super::BallotLeaderElection`]), of a rotating one
+    /// ([`super::Rotating`]), or of a latency-aware one ([`super::LatencyAware`]), which has those of a rotating one, too.
     #[derive(PartialEq, Eq)]
     pub enum Message, "election message" {
         /// Ballot leader election: "Do you hear me, and which leader do you follow?"
@@ -58,6 +58,40 @@ crate::messages! {
             /// it asks again with a higher one.
             highest: Ballot,
         },
+        /// Latency-aware election: asks for an answer at once.
+        5, Election, text "Ping {number}":
+        Ping {
+            /// The number of the asker's ping.
+            number: u64,
+        },
+        /// Answers `Ping`.
+        6, Election, text "Pong {number}":
+        Pong {
+            /// The number of the ping.
+            number: u64,
+        },
+        /// Latency-aware election: the leader asks how long it takes the receiver to each member and back. (Santos 2012:
+        /// `ALIVE`.)
+        7, Election, text "AskTimes {number}":
+        AskTimes {
+            /// The number of the question.
+            number: u64,
+        },
+        /// Answers `AskTimes`. (Santos 2012: `REPORT`.)
+        8, Election,
+        text (
+            "Times {number}: {}{}",
+            times.iter().map(|&nanos| time_in_words(nanos)).collect::<Vec<_>>().join(" "),
+            if *able { "" } else { ", could not lead" }
+        ):
+        Times {
+            /// The number of the question.
+            number: u64,
+            /// Whether the replier could lead: its disk answers, and it does not lag.
+            able: bool,
+            /// Nanoseconds to each member and back, in the order of their ids; `u64::MAX` for one that does not answer.
+            times: Vec<u64>,
+        },
     }
 }
 
@@ -66,19 +100,28 @@ fn in_this_life(round: u64) -> u64 {
     round & u64::from(u32::MAX)
 }
 
+/// Nanoseconds of a round trip, in milliseconds.
+fn time_in_words(nanos: u64) -> String {
+    if nanos == u64::MAX { "-".to_owned() } else { format!("{}ms", nanos / 1_000_000) }
+}
+
 #[cfg(test)]
 mod tests {
     use synod_wire::{Reader, ReplicaId, Writer};
 
     use super::*;
 
-    fn messages() -> [Message; 4] {
+    fn messages() -> [Message; 8] {
         let ballot = |round, replica| Ballot { round, replica: ReplicaId(replica) };
         [
             Message::HeartbeatRequest { round: 7, highest: ballot(3, 2) },
             Message::HeartbeatReply { round: 7, ballot: ballot(4, 1), leader: ballot(3, 2), happy: true },
             Message::Rehearse { ballot: ballot(4, 1) },
             Message::RehearseReply { ballot: ballot(4, 1), willing: true, highest: ballot(3, 2) },
+            Message::Ping { number: 7 },
+            Message::Pong { number: 7 },
+            Message::AskTimes { number: 8 },
+            Message::Times { number: 8, able: true, times: vec![0, 5, u64::MAX] },
         ]
     }
 
