@@ -7,7 +7,7 @@
 
 use synod_wire::{Ballot, Batch, Incarnation, ReplicaId, Slot};
 
-use crate::{Batches, raft::Entries};
+use crate::{Batches, acceptor::AcceptedValue, raft::Entries};
 
 /// What a message claims. A check does not expect a protocol to keep what it does not claim.
 pub trait Claims {
@@ -187,6 +187,18 @@ pub enum Claim<'a> {
 }
 
 impl Claim<'_> {
+    /// The promise of an acceptor that tells of these values.
+    pub(crate) fn promise(
+        ballot: Ballot,
+        from: Slot,
+        decided: Slot,
+        next: Option<Slot>,
+        accepted: &[AcceptedValue],
+    ) -> Claim<'_> {
+        let accepted = accepted.iter().map(|value| (value.slot, value.ballot, &value.batch)).collect();
+        Claim::Promise { ballot, from, decided, next, accepted }
+    }
+
     /// The claims of a leader that proposes these batches in consecutive slots.
     pub fn proposals(ballot: Ballot, from: Slot, decided: Slot, batches: &Batches) -> Vec<Claim<'_>> {
         let proposal = |(slot, batch)| Claim::Propose { ballot, slot, batch, decided };

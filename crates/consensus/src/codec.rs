@@ -1,7 +1,7 @@
 //! How messages and records are written: field after field, each in the way of its type, after a number for the kind.
 //!
-//! The order of fields in [`coded!`] and [`fields!`] is the order of bytes; `tests/encoding.txt` of each folder holds
-//! it fixed.
+//! A message or record is written once: [`messages!`], `records!` and `fields!` make its bytes, its text, its class and
+//! what it claims. The order of fields is the order of bytes, and `tests/encoding.txt` of each folder holds that fixed.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -89,6 +89,20 @@ impl Field for Batch {
     }
 }
 
+impl<T: Field> Field for Box<T> {
+    fn write(&self, writer: &mut Writer) {
+        (**self).write(writer);
+    }
+
+    fn read(reader: &mut Reader, name: &'static str) -> Result<Box<T>, DecodeError> {
+        T::read(reader, name).map(Box::new)
+    }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
+        (**self).for_each_batch(see);
+    }
+}
+
 impl Field for Arc<[Batch]> {
     fn write(&self, writer: &mut Writer) {
         write_batches(writer, self);
@@ -140,8 +154,21 @@ impl<A: Field, B: Field> Field for (A, B) {
     }
 }
 
-/// A struct is its fields, in the order in which they are listed.
+/// A struct is its fields, in the order in which they are listed; with their types, the struct is declared as well.
 macro_rules! fields {
+    (
+        $(#[$doc:meta])*
+        $visibility:vis struct $type:ident {
+            $($(#[$field_doc:meta])* $field_visibility:vis $field:ident: $field_type:ty),+ $(,)?
+        }
+    ) => {
+        $(#[$doc])*
+        $visibility struct $type {
+            $($(#[$field_doc])* $field_visibility $field: $field_type,)+
+        }
+
+        $crate::codec::fields! { $type { $($field),+ } }
+    };
     ($type:ident { $($field:ident),+ }) => {
         impl $crate::codec::Field for $type {
             fn write(&self, writer: &mut synod_wire::Writer) {
@@ -164,45 +191,104 @@ macro_rules! fields {
 }
 pub(crate) use fields;
 
-/// `encode` and `decode` of a message or record: for each kind its number, and its fields in their order. What is
-/// decoded is still to be checked by the function that is named at the end, if one is.
-macro_rules! coded {
+/// An enum is a number for its kind, and the fields of that kind in their order. What is read is still to be checked by
+/// the function that is named at the end, if one is.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! tagged {
     (
-        $type:ident, $what:literal:
-        $($tag:literal = $kind:ident $({ $($field:ident),+ })? $(($only:ident))?;)+
-        $(checked by $check:path)?
-    ) => {
-        fn encode(&self, writer: &mut synod_wire::Writer) {
-            match self {
-                $($type::$kind $({ $($field),+ })? $(($only))? => {
-                    writer.u8($tag);
-                    $($($crate::codec::Field::write($field, writer);)+)?
-                    $($crate::codec::Field::write($only, writer);)?
-                })+
-            }
+        $type:ident {
+            $($tag:literal = $kind:ident $({ $($field:ident),* })? $(($only:ident))?;)+
         }
-
-        fn decode(reader: &mut synod_wire::Reader) -> Result<$type, synod_wire::DecodeError> {
-            let decoded = match reader.u8($what)? {
-                $($tag => {
-                    $($(let $field = $crate::codec::Field::read(reader, stringify!($field))?;)+)?
-                    $(let $only = $crate::codec::Field::read(reader, stringify!($only))?;)?
-                    $type::$kind $({ $($field),+ })? $(($only))?
-                })+
-                value => {
-                    return Err(synod_wire::DecodeError::Undefined { field: $what, value: value.into() });
+        $($check:path)?
+    ) => {
+        impl $crate::Field for $type {
+            fn write(&self, writer: &mut $crate::wire::Writer) {
+                match self {
+                    $($type::$kind $({ $($field),* })? $(($only))? => {
+                        writer.u8($tag);
+                        $($($crate::Field::write($field, writer);)*)?
+                        $($crate::Field::write($only, writer);)?
+                    })+
                 }
-            };
-            $($check(&decoded)?;)?
-            Ok(decoded)
+            }
+
+            fn read(
+                reader: &mut $crate::wire::Reader,
+                name: &'static str,
+            ) -> Result<$type, $crate::wire::DecodeError> {
+                let read = match reader.u8(name)? {
+                    $($tag => {
+                        $($(let $field = $crate::Field::read(reader, stringify!($field))?;)*)?
+                        $(let $only = $crate::Field::read(reader, stringify!($only))?;)?
+                        $type::$kind $({ $($field),* })? $(($only))?
+                    })+
+                    value => {
+                        return Err($crate::wire::DecodeError::Undefined { field: name, value: value.into() });
+                    }
+                };
+                $($check(&read)?;)?
+                Ok(read)
+            }
+
+            #[allow(unused_variables, reason = "not every enum holds batches")]
+            fn for_each_batch(&self, see: &mut dyn FnMut(&$crate::wire::Batch)) {
+                match self {
+                    $($type::$kind $({ $($field),* })? $(($only))? => {
+                        $($($crate::Field::for_each_batch($field, see);)*)?
+                        $($crate::Field::for_each_batch($only, see);)?
+                    })+
+                }
+            }
         }
     };
 }
-pub(crate) use coded;
 
-/// Declares the messages of a protocol from outside: for each kind its number on the wire, the [`crate::Class`] that
-/// says its purpose, what it claims, its name and its fields. `of` names the [`crate::Outside`] whose messages they
-/// are.
+/// An enum as text for people: of each kind the text that is given, or its name with all fields.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! described {
+    (
+        $type:ident $(with $batch:ident)? {
+            $($kind:ident $({ $($field:ident),* })? $(($only:ident))? $(= $text:tt)?;)+
+        }
+    ) => {
+        impl $crate::Describe for $type {
+            #[allow(unused_variables, reason = "not every text has every field")]
+            fn describe(&self, batch: $crate::BatchText<'_>) -> String {
+                $(let $batch = batch;)?
+                match self {
+                    $($type::$kind $({ $($field),* })? $(($only))? => {
+                        $crate::text_of!(batch; $kind $($($field)*)? $($only)?; $($text)?)
+                    })+
+                }
+            }
+        }
+    };
+}
+
+/// The text of one kind: a format, a format with its arguments, or a block.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! text_of {
+    ($batch:expr; $kind:ident $($field:ident)*; ) => {{
+        let fields: &[String] = &[$($crate::Field::text($field, stringify!($field), $batch)),*];
+        format!("{} {}", stringify!($kind), fields.join(", "))
+    }};
+    ($batch:expr; $kind:ident $($field:ident)*; $text:literal) => {
+        format!($text)
+    };
+    ($batch:expr; $kind:ident $($field:ident)*; ($($text:tt)*)) => {
+        format!($($text)*)
+    };
+    ($batch:expr; $kind:ident $($field:ident)*; { $($text:tt)* }) => {{
+        $($text)*
+    }};
+}
+
+/// Declares the messages of a protocol: for each kind its number on the wire, the [`crate::Class`] that says its
+/// purpose, what it claims, its text for people, its name and its fields, whose order is that of the bytes. `of` names
+/// the [`crate::Outside`] whose messages they are, for a protocol from outside.
 ///
 /// ```
 /// # use synod_consensus::{Claim, ElectionKind, Outside, SlotRecord, Survives};
@@ -215,15 +301,10 @@ pub(crate) use coded;
 ///         /// The sender has accepted what was proposed.
 ///         1, Vote, claims Vote: Accepted { ballot: Ballot, slot: Slot },
 ///         /// The sender wants to lead.
-///         2, Prepare, claims by candidacy: Prepare { ballot: Ballot },
+///         2, Prepare, claims [Claim::Candidate(*ballot)], text "wants to lead in {ballot}":
+///         Prepare { ballot: Ballot },
 ///         /// The sender follows.
 ///         3, HeartbeatAnswer: Follows { ballot: Ballot },
-///     }
-/// }
-///
-/// impl Message {
-///     fn candidacy(&self) -> Vec<Claim<'_>> {
-///         if let Message::Prepare { ballot } = *self { vec![Claim::Candidate(ballot)] } else { Vec::new() }
 ///     }
 /// }
 /// ```
@@ -231,86 +312,112 @@ pub(crate) use coded;
 /// Each field is a [`crate::Field`]. The messages are a [`crate::Body`], so they travel, and people can read them; and
 /// [`crate::Effects::send`] takes them.
 ///
-/// A message that `claims Vote` claims [`crate::Claim::Vote`], and has the fields of that claim. One that `claims by` a
-/// method of the messages claims what that returns, and one without either claims nothing that is checked.
+/// A message that `claims Vote` claims [`crate::Claim::Vote`], and has the fields of that claim. One that `claims [..]`
+/// makes these claims, and one that `claims {..}` the list that this block returns; in both the fields stand by name.
+/// One that `claims by` a method of the messages claims what that returns. One without any of these claims nothing that
+/// is checked. `term_claims` takes a list or a block, of claims about terms.
+///
+/// A `text` is a format that names fields, or one in parentheses with its arguments, or a block; without one the text
+/// has all fields. Behind the list may stand `described with NAME;`, by which texts write batches
+/// ([`crate::BatchText`]); `checked by FUNCTION;`, for messages that were read; and methods of [`crate::Body`] and
+/// [`crate::Claims`] in blocks that are named `body` and `claims`.
 #[macro_export]
 macro_rules! messages {
     (
         $(#[$doc:meta])*
-        $visibility:vis enum $type:ident of $of:ident {
-            $(
-                $(#[$kind_doc:meta])*
-                $tag:literal, $class:ident $(, claims $claim:ident $($by:ident)?)?: $kind:ident { $($field:ident: $field_type:ty),* $(,)? }
-            ),+ $(,)?
-        }
+        $visibility:vis enum $type:ident of $of:ident { $($kinds:tt)* }
+        $($rest:tt)*
     ) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug)]
-        #[allow(missing_docs, reason = "the types of the fields say what they are")]
-        $visibility enum $type {
-            $($(#[$kind_doc])* $kind { $($field: $field_type),* },)+
-        }
-
-        impl $crate::Body for $type {
-            fn encode(&self, writer: &mut $crate::wire::Writer) {
-                match self {
-                    $($type::$kind { $($field),* } => {
-                        writer.u8($tag);
-                        $($crate::Field::write($field, writer);)*
-                    })+
-                }
-            }
-
-            fn decode(reader: &mut $crate::wire::Reader) -> Result<$type, $crate::wire::DecodeError> {
-                Ok(match reader.u8("kind of message")? {
-                    $($tag => {
-                        $(let $field = $crate::Field::read(reader, stringify!($field))?;)*
-                        $type::$kind { $($field),* }
-                    })+
-                    value => {
-                        let field = "kind of message";
-                        return Err($crate::wire::DecodeError::Undefined { field, value: value.into() });
-                    }
-                })
-            }
-
-            fn for_each_batch(&self, see: &mut dyn FnMut(&$crate::wire::Batch)) {
-                match self {
-                    $($type::$kind { $($field),* } => { $($crate::Field::for_each_batch($field, see);)* })+
-                }
-            }
-
-            fn class(&self) -> $crate::Class {
-                match self { $($type::$kind { .. } => $crate::Class::$class,)+ }
-            }
-        }
-
-        impl $crate::Describe for $type {
-            fn describe(&self, batch: $crate::BatchText<'_>) -> String {
-                match self {
-                    $($type::$kind { $($field),* } => {
-                        let fields: &[String] = &[$($crate::Field::text($field, stringify!($field), batch)),*];
-                        format!("{} {}", stringify!($kind), fields.join(", "))
-                    })+
-                }
-            }
-        }
-
-        impl $crate::Claims for $type {
-            #[allow(unused_variables, reason = "not every message makes a claim of its fields")]
-            fn claims(&self) -> Vec<$crate::Claim<'_>> {
-                match self {
-                    $($type::$kind { $($field),* } => {
-                        $crate::claims_of!(self; $($claim $($by)?)?; $($field)*)
-                    })+
-                }
-            }
+        $crate::messages! {
+            $(#[$doc])*
+            #[allow(missing_docs, reason = "the types of the fields say what they are")]
+            $visibility enum $type, "kind of message" { $($kinds)* }
+            $($rest)*
         }
 
         impl From<$type> for $crate::Message {
             fn from(message: $type) -> $crate::Message {
                 $of.message(message)
             }
+        }
+    };
+    (
+        $(#[$doc:meta])*
+        $visibility:vis enum $type:ident, $what:literal {
+            $(
+                $(#[$kind_doc:meta])*
+                $tag:literal, $class:ident
+                $(, claims $claim:tt $($by:ident)?)?
+                $(, term_claims $term_claim:tt)?
+                $(, text $text:tt)?
+                : $kind:ident
+                $({ $($(#[$field_doc:meta])* $field:ident: $field_type:ty),* $(,)? })?
+                $(($only:ident: $only_type:ty))?
+            ),+ $(,)?
+        }
+        $(described with $batch:ident;)?
+        $(checked by $check:path;)?
+        $(body { $($body:tt)* })?
+        $(claims { $($claims:tt)* })?
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        $visibility enum $type {
+            $(
+                $(#[$kind_doc])*
+                $kind $({ $($(#[$field_doc])* $field: $field_type),* })? $(($only_type))?,
+            )+
+        }
+
+        $crate::tagged! {
+            $type { $($tag = $kind $({ $($field),* })? $(($only))?;)+ }
+            $($check)?
+        }
+
+        $crate::described! {
+            $type $(with $batch)? { $($kind $({ $($field),* })? $(($only))? $(= $text)?;)+ }
+        }
+
+        impl $crate::Body for $type {
+            fn encode(&self, writer: &mut $crate::wire::Writer) {
+                $crate::Field::write(self, writer);
+            }
+
+            fn decode(reader: &mut $crate::wire::Reader) -> Result<$type, $crate::wire::DecodeError> {
+                $crate::Field::read(reader, $what)
+            }
+
+            fn for_each_batch(&self, see: &mut dyn FnMut(&$crate::wire::Batch)) {
+                $crate::Field::for_each_batch(self, see);
+            }
+
+            fn class(&self) -> $crate::Class {
+                match self { $($type::$kind { .. } => $crate::Class::$class,)+ }
+            }
+
+            $($($body)*)?
+        }
+
+        impl $crate::Claims for $type {
+            #[allow(unused_variables, reason = "not every message makes a claim of its fields")]
+            fn claims(&self) -> Vec<$crate::Claim<'_>> {
+                match self {
+                    $($type::$kind $({ $($field),* })? $(($only))? => {
+                        $crate::claims_of!(self; $($claim $($by)?)?; $($($field)*)?)
+                    })+
+                }
+            }
+
+            #[allow(unused_variables, reason = "not every message makes a claim of its fields")]
+            fn term_claims(&self) -> Vec<$crate::TermClaim<'_>> {
+                match self {
+                    $($type::$kind $({ $($field),* })? $(($only))? => {
+                        $crate::claims_of!(self; $($term_claim)?; $($($field)*)?)
+                    })+
+                }
+            }
+
+            $($($claims)*)?
         }
     };
 }
@@ -328,4 +435,106 @@ macro_rules! claims_of {
     ($message:expr; $claim:ident; $($field:ident)*) => {
         vec![$crate::Claim::$claim { $($field: $crate::Claimed::claimed($field)),* }]
     };
+    ($message:expr; [$($claim:tt)*]; $($field:ident)*) => {
+        vec![$($claim)*]
+    };
+    ($message:expr; { $($claims:tt)* }; $($field:ident)*) => {{
+        $($claims)*
+    }};
 }
+
+/// Declares the records of a protocol as [`messages!`] does messages: for each kind its number on the disk, how long it
+/// is kept, the fact that it remembers, its text for people, its name and its fields. What the numbers say of slots,
+/// decisions and a lost log is written out in blocks that are named `logged` and `facts`.
+macro_rules! records {
+    (
+        $(#[$doc:meta])*
+        $visibility:vis enum $type:ident, $what:literal {
+            $(
+                $(#[$kind_doc:meta])*
+                $tag:literal, keep $keep:expr
+                $(, fact $fact:expr)?
+                $(, term_fact $term_fact:expr)?
+                , text $text:tt
+                : $kind:ident
+                $({ $($(#[$field_doc:meta])* $field:ident: $field_type:ty),* $(,)? })?
+                $(($only:ident: $only_type:ty))?
+            ),+ $(,)?
+        }
+        $(described with $batch:ident;)?
+        $(checked by $check:path;)?
+        logged { $($logged:tt)* }
+        $(facts { $($facts:tt)* })?
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        $visibility enum $type {
+            $(
+                $(#[$kind_doc])*
+                $kind $({ $($(#[$field_doc])* $field: $field_type),* })? $(($only_type))?,
+            )+
+        }
+
+        $crate::tagged! {
+            $type { $($tag = $kind $({ $($field),* })? $(($only))?;)+ }
+            $($check)?
+        }
+
+        $crate::described! {
+            $type $(with $batch)? { $($kind $({ $($field),* })? $(($only))? = $text;)+ }
+        }
+
+        impl $crate::Logged for $type {
+            fn encode(&self, writer: &mut synod_wire::Writer) {
+                $crate::Field::write(self, writer);
+            }
+
+            fn decode(reader: &mut synod_wire::Reader) -> Result<$type, synod_wire::DecodeError> {
+                $crate::Field::read(reader, $what)
+            }
+
+            #[allow(unused_variables, reason = "not every field says how long the record is kept")]
+            fn keep(&self) -> synod_wire::Keep {
+                match self {
+                    $($type::$kind $({ $($field),* })? $(($only))? => $keep,)+
+                }
+            }
+
+            $($logged)*
+        }
+
+        impl $crate::Facts for $type {
+            #[allow(unused_variables, reason = "not every field is a part of the fact")]
+            fn fact(&self) -> $crate::Fact {
+                match self {
+                    $($type::$kind $({ $($field),* })? $(($only))? => {
+                        $crate::codec::fact_of!($($fact)?; $crate::Fact::Nothing)
+                    })+
+                }
+            }
+
+            #[allow(unused_variables, reason = "not every field is a part of the fact")]
+            fn term_fact(&self) -> $crate::TermFact {
+                match self {
+                    $($type::$kind $({ $($field),* })? $(($only))? => {
+                        $crate::codec::fact_of!($($term_fact)?; $crate::TermFact::Nothing)
+                    })+
+                }
+            }
+
+            $($($facts)*)?
+        }
+    };
+}
+pub(crate) use records;
+
+/// What one record of [`records!`] remembers.
+macro_rules! fact_of {
+    (; $nothing:expr) => {
+        $nothing
+    };
+    ($fact:expr; $nothing:expr) => {
+        $fact
+    };
+}
+pub(crate) use fact_of;

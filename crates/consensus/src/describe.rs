@@ -1,9 +1,11 @@
 //! Messages and records as text for people.
 //!
-//! Each folder says how its own are written. The contents of a batch are not known here: the caller says how
-//! batches are written.
+//! Each folder says how its own are written, in its list of messages ([`crate::messages!`]). The contents of a batch
+//! are not known here: the caller says how batches are written.
 
 use synod_wire::{Batch, Slot};
+
+use crate::acceptor::AcceptedValue;
 
 /// How a batch is written.
 pub type BatchText<'a> = &'a dyn Fn(&Batch) -> String;
@@ -72,4 +74,25 @@ pub(crate) fn run(first: Slot, last: Slot) -> String {
 /// The text for whether the log before a record is lost.
 pub(crate) fn amnesia(lost: bool) -> String {
     if lost { "the log before this is lost" } else { "the log is whole" }.to_owned()
+}
+
+/// The text for batches of consecutive slots.
+pub(crate) fn joined(batches: &[Batch], batch: BatchText<'_>) -> String {
+    batches.iter().map(batch).collect::<Vec<_>>().join(" | ")
+}
+
+/// The text for what an acceptor tells that it accepted.
+pub(crate) fn accepted(values: &[AcceptedValue], batch: BatchText<'_>) -> String {
+    let one = |AcceptedValue { slot, ballot, batch: value }: &AcceptedValue| {
+        format!("slot {slot} in {ballot}: {}", batch(value))
+    };
+    match values {
+        [] => "nothing accepted".to_owned(),
+        _ => values.iter().map(one).collect::<Vec<_>>().join("; "),
+    }
+}
+
+/// The text for where the next page of that begins, if there is one.
+pub(crate) fn more(next: Option<Slot>) -> String {
+    next.map_or(String::new(), |next| format!("; more from slot {next}"))
 }

@@ -6,41 +6,65 @@ use std::collections::BTreeMap;
 use synod_wire::{Ballot, Ballots, Batch, Keep, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    BatchText, Control, Describe, Effect, Effects, Fact, Facts, LeaderView, Logged, Members, Options,
-    Outside, Proofs, Prove, Record, Restart, Role, Status,
+    Control, Effect, Effects, Fact, LeaderView, Members, Options, Outside, Proofs, Prove, Record, Restart,
+    Role, Status,
     acceptor::{Accepted, Acceptor},
-    codec::coded,
-    describe,
+    codec::records,
+    describe::amnesia as lost_text,
     leadership::Reported,
 };
 
-/// What a replica of such a protocol remembers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SlotRecord {
-    /// The replica acts in no lower ballot.
-    Promised(Ballot),
-    /// The replica accepted this proposal.
-    Accepted {
-        /// The ballot of the proposal.
-        ballot: Ballot,
-        /// The slot of the proposal.
-        slot: Slot,
-        /// Slots through this one were decided then, with the values that the log holds.
-        decided: Slot,
-        /// The proposed batch.
-        batch: Batch,
-    },
-    /// Another replica said that this was decided.
-    Learned {
-        /// The ballot in which it was proposed.
-        ballot: Ballot,
-        /// The decided slot.
-        slot: Slot,
-        /// The decided batch.
-        batch: Batch,
-    },
-    /// Whether the log before this record is lost.
-    Amnesia(bool),
+records! {
+    /// What a replica of such a protocol remembers.
+    pub enum SlotRecord, "kind of record" {
+        /// The replica acts in no lower ballot.
+        1, keep Keep::State(1), fact Fact::Promised(*ballot), text "promised {ballot}":
+        Promised(ballot: Ballot),
+        /// The replica accepted this proposal.
+        2, keep Keep::Slot(*slot),
+        fact Fact::Accepted { ballot: *ballot, first: *slot, batches: [batch.clone()].into() },
+        text ("accepted {ballot} slot {slot}, decided {decided}: {}", write_batch(batch)):
+        Accepted {
+            /// The ballot of the proposal.
+            ballot: Ballot,
+            /// The slot of the proposal.
+            slot: Slot,
+            /// Slots through this one were decided then, with the values that the log holds.
+            decided: Slot,
+            /// The proposed batch.
+            batch: Batch,
+        },
+        /// Another replica said that this was decided.
+        3, keep Keep::Slot(*slot), fact Fact::Learned { slot: *slot, batch: batch.clone() },
+        text ("learned {ballot} slot {slot}: {}", write_batch(batch)):
+        Learned {
+            /// The ballot in which it was proposed.
+            ballot: Ballot,
+            /// The decided slot.
+            slot: Slot,
+            /// The decided batch.
+            batch: Batch,
+        },
+        /// Whether the log before this record is lost.
+        4, keep Keep::State(2), text { lost_text(*lost) }:
+        Amnesia(lost: bool),
+    }
+    described with write_batch;
+    logged {
+        fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
+            if let SlotRecord::Accepted { slot, batch, .. } | SlotRecord::Learned { slot, batch, .. } = self {
+                see(*slot, batch);
+            }
+        }
+
+        fn is_decision(&self) -> bool {
+            matches!(self, SlotRecord::Learned { .. })
+        }
+
+        fn amnesia(&self) -> Option<bool> {
+            if let SlotRecord::Amnesia(lost) = self { Some(*lost) } else { None }
+        }
+    }
 }
 
 /// One replica of a protocol that decides slot by slot, apart from the protocol: its role, what it promised and
@@ -348,66 +372,6 @@ impl SlotAcceptor {
     fn deliver(&mut self, effects: &mut Effects) {
         while let Some((slot, ballots, batch)) = self.acceptor.deliver() {
             effects.push(Effect::Deliver { slot, ballots, batch });
-        }
-    }
-}
-
-impl Logged for SlotRecord {
-    coded! {
-        SlotRecord, "kind of record":
-        1 = Promised(ballot);
-        2 = Accepted { ballot, slot, decided, batch };
-        3 = Learned { ballot, slot, batch };
-        4 = Amnesia(lost);
-    }
-
-    fn keep(&self) -> Keep {
-        match self {
-            SlotRecord::Promised(_) => Keep::State(1),
-            SlotRecord::Amnesia(_) => Keep::State(2),
-            SlotRecord::Accepted { slot, .. } | SlotRecord::Learned { slot, .. } => Keep::Slot(*slot),
-        }
-    }
-
-    fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
-        if let SlotRecord::Accepted { slot, batch, .. } | SlotRecord::Learned { slot, batch, .. } = self {
-            see(*slot, batch);
-        }
-    }
-
-    fn is_decision(&self) -> bool {
-        matches!(self, SlotRecord::Learned { .. })
-    }
-
-    fn amnesia(&self) -> Option<bool> {
-        if let SlotRecord::Amnesia(lost) = self { Some(*lost) } else { None }
-    }
-}
-
-impl Describe for SlotRecord {
-    fn describe(&self, text: BatchText<'_>) -> String {
-        match self {
-            SlotRecord::Promised(ballot) => format!("promised {ballot}"),
-            SlotRecord::Accepted { ballot, slot, decided, batch } => {
-                format!("accepted {ballot} slot {slot}, decided {decided}: {}", text(batch))
-            }
-            SlotRecord::Learned { ballot, slot, batch } => {
-                format!("learned {ballot} slot {slot}: {}", text(batch))
-            }
-            SlotRecord::Amnesia(lost) => describe::amnesia(*lost),
-        }
-    }
-}
-
-impl Facts for SlotRecord {
-    fn fact(&self) -> Fact {
-        match self {
-            SlotRecord::Promised(ballot) => Fact::Promised(*ballot),
-            SlotRecord::Accepted { ballot, slot, batch, .. } => {
-                Fact::Accepted { ballot: *ballot, first: *slot, batches: [batch.clone()].into() }
-            }
-            SlotRecord::Learned { slot, batch, .. } => Fact::Learned { slot: *slot, batch: batch.clone() },
-            SlotRecord::Amnesia(_) => Fact::Nothing,
         }
     }
 }

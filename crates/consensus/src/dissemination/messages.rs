@@ -3,119 +3,75 @@
 use synod_wire::{Batch, BatchId, DecodeError, Keep, Reader, Slot, Writer};
 
 use super::Holdings;
-use crate::{
-    BatchText, Batches, Body, Claims, Class, Describe, Facts, Logged, Proofs, Prove,
-    batches::{read_batches, write_batches},
-};
-
-/// A message about batches (Santos 2012, Algorithm 10.1).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// FORWARD: batches, and what the sender holds durably and has not said yet.
-    Forward {
-        /// The batches, each of which has a name.
-        batches: Batches,
-        /// The acknowledgements that go with them.
-        held: Holdings,
-    },
-    /// ACK: what the sender holds durably.
-    Held {
-        /// The batches.
-        held: Holdings,
-    },
-    /// RESENDFORWARD: the sender lacks these batches.
-    Lacks {
-        /// The batches.
-        lacked: Holdings,
-    },
-    /// Answers [`Message::Lacks`] if a batch is delivered, so that the receiver can fetch it as what was
-    /// decided in its slot.
-    Delivered {
-        /// The sender has delivered all slots through this one.
-        decided: Slot,
-    },
-}
-
-const FORWARD: u8 = 1;
-const HELD: u8 = 2;
-const LACKS: u8 = 3;
-const DELIVERED: u8 = 4;
+use crate::{BatchText, Batches, Describe, Facts, Logged, Proofs, Prove, codec::Field};
 
 // What replicas say of batches is not a promise, proposal or vote. The simulator checks it by what the logs hold.
-impl Claims for Message {}
+crate::messages! {
+    /// A message about batches (Santos 2012, Algorithm 10.1).
+    #[derive(PartialEq, Eq)]
+    pub enum Message, "message about batches" {
+        /// FORWARD: batches, and what the sender holds durably and has not said yet.
+        1, Dissemination,
+        text {
+            let named = |it: &Batch| format!("{} {}", it.id().expect("it has a name"), batch(it));
+            let batches: Vec<String> = batches.iter().map(named).collect();
+            let held = if held.is_empty() { String::new() } else { format!("; holds {}", runs(held)) };
+            format!("Forward {}{held}", batches.join(" | "))
+        }:
+        Forward {
+            /// The acknowledgements that go with them.
+            held: Holdings,
+            /// The batches, each of which has a name.
+            batches: Batches,
+        },
+        /// ACK: what the sender holds durably.
+        2, Dissemination, text ("Held {}", runs(held)):
+        Held {
+            /// The batches.
+            held: Holdings,
+        },
+        /// RESENDFORWARD: the sender lacks these batches.
+        3, Dissemination, text ("Lacks {}", runs(lacked)):
+        Lacks {
+            /// The batches.
+            lacked: Holdings,
+        },
+        /// Answers [`Message::Lacks`] if a batch is delivered, so that the receiver can fetch it as what was
+        /// decided in its slot.
+        4, Dissemination, text "Delivered through slot {decided}":
+        Delivered {
+            /// The sender has delivered all slots through this one.
+            decided: Slot,
+        },
+    }
+    described with batch;
+    checked by Message::is_named;
+}
 
-impl Body for Message {
-    fn encode(&self, writer: &mut Writer) {
+impl Message {
+    /// Only what a reference can stand for is disseminated.
+    fn is_named(&self) -> Result<(), DecodeError> {
         match self {
-            Message::Forward { batches, held } => {
-                writer.u8(FORWARD);
-                held.encode(writer);
-                write_batches(writer, batches);
-            }
-            Message::Held { held } => {
-                writer.u8(HELD);
-                held.encode(writer);
-            }
-            Message::Lacks { lacked } => {
-                writer.u8(LACKS);
-                lacked.encode(writer);
-            }
-            Message::Delivered { decided } => {
-                writer.u8(DELIVERED);
-                writer.slot(*decided);
-            }
+            Message::Forward { batches, .. } => batches.iter().try_for_each(is_named),
+            _ => Ok(()),
         }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
-        Ok(match reader.u8("message about batches")? {
-            FORWARD => {
-                let held = Holdings::decode(reader)?;
-                let batches = read_batches(reader)?;
-                batches.iter().try_for_each(is_named)?;
-                Message::Forward { batches, held }
-            }
-            HELD => Message::Held { held: Holdings::decode(reader)? },
-            LACKS => Message::Lacks { lacked: Holdings::decode(reader)? },
-            DELIVERED => Message::Delivered { decided: reader.slot("decided")? },
-            value => {
-                return Err(DecodeError::Undefined { field: "message about batches", value: value.into() });
-            }
-        })
-    }
-
-    fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
-        if let Message::Forward { batches, .. } = self {
-            batches.iter().for_each(see);
-        }
-    }
-
-    fn class(&self) -> Class {
-        Class::Dissemination
     }
 }
 
-/// Only what a reference can stand for is disseminated.
+impl Field for Holdings {
+    fn write(&self, writer: &mut Writer) {
+        self.encode(writer);
+    }
+
+    fn read(reader: &mut Reader, _: &'static str) -> Result<Holdings, DecodeError> {
+        Holdings::decode(reader)
+    }
+}
+
 fn is_named(batch: &Batch) -> Result<(), DecodeError> {
     match batch.reference() {
         Some(_) => Ok(()),
         None => Err(DecodeError::Undefined { field: "name of a batch", value: 0 }),
-    }
-}
-
-impl Describe for Message {
-    fn describe(&self, batch: BatchText<'_>) -> String {
-        match self {
-            Message::Forward { batches, held } => {
-                let named = |it: &Batch| format!("{} {}", it.id().expect("it has a name"), batch(it));
-                let batches: Vec<String> = batches.iter().map(named).collect();
-                let held = if held.is_empty() { String::new() } else { format!("; holds {}", runs(held)) };
-                format!("Forward {}{held}", batches.join(" | "))
-            }
-            Message::Held { held } => format!("Held {}", runs(held)),
-            Message::Lacks { lacked } => format!("Lacks {}", runs(lacked)),
-            Message::Delivered { decided } => format!("Delivered through slot {decided}"),
-        }
     }
 }
 
@@ -217,6 +173,7 @@ impl Prove for Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Body;
     use synod_wire::{BatchBuilder, Incarnation, ReplicaId, SessionId, replica_session};
 
     fn batch() -> Batch {

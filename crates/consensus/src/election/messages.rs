@@ -2,94 +2,107 @@
 
 use synod_wire::Ballot;
 
-use crate::{Body, Claims, Class, codec::coded};
-
-/// A message of a ballot leader election ([`super::BallotLeaderElection`]), of a rotating one ([`super::Rotating`]), or
-/// of a latency-aware one ([`super::LatencyAware`]), which has those of a rotating one, too.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// Ballot leader election: "Do you hear me, and which leader do you follow?"
-    HeartbeatRequest {
-        /// The asker's round.
-        round: u64,
-        /// The highest ballot that the asker knows to be led or promised.
-        highest: Ballot,
-    },
-    /// Answers `HeartbeatRequest`. (Ng 2020, Algorithm 3, has only the first two fields.)
-    HeartbeatReply {
-        /// The round of the request.
-        round: u64,
-        /// The ballot in which the replier leads, tries to lead, or wants to lead; or the last such ballot.
-        /// It is the replier's **own** ballot, not one that it knows of: otherwise a dead leader would be
-        /// reported alive forever (E4).
-        ballot: Ballot,
-        /// The highest ballot that the replier has promised or believes to be led: it follows no lower one.
-        leader: Ballot,
-        /// Whether the replier knows a leader that it hears and that has a quorum; see
-        /// [`super::BallotLeaderElection`].
-        happy: bool,
-    },
-    /// Rotating election: "Would you let me try to lead?" The receiver changes nothing because of it.
-    Rehearse {
-        /// The ballot in which the asker would try.
-        ballot: Ballot,
-    },
-    /// Answers `Rehearse`, for the moment.
-    RehearseReply {
-        /// The ballot of the question.
-        ballot: Ballot,
-        /// Whether the replier knows of no replica that should lead instead.
-        willing: bool,
-        /// The highest ballot that the replier has promised or heard of: an asker whose ballot is not above
-        /// it asks again with a higher one.
-        highest: Ballot,
-    },
-    /// Latency-aware election: asks for an answer at once.
-    Ping {
-        /// The number of the asker's ping.
-        number: u64,
-    },
-    /// Answers `Ping`.
-    Pong {
-        /// The number of the ping.
-        number: u64,
-    },
-    /// Latency-aware election: the leader asks how long it takes the receiver to each member and back. (Santos 2012:
-    /// `ALIVE`.)
-    AskTimes {
-        /// The number of the question.
-        number: u64,
-    },
-    /// Answers `AskTimes`. (Santos 2012: `REPORT`.)
-    Times {
-        /// The number of the question.
-        number: u64,
-        /// Whether the replier could lead: its disk answers, and it does not lag.
-        able: bool,
-        /// Nanoseconds to each member and back, in the order of their ids; `u64::MAX` for one that does not answer.
-        times: Vec<u64>,
-    },
+// Safety does not rest on elections, so their messages claim nothing that is checked.
+crate::messages! {
+    /// A message of a ballot leader election ([`super::BallotLeaderElection`]), of a rotating one
+    /// ([`super::Rotating`]), or of a latency-aware one ([`super::LatencyAware`]), which has those of a rotating one, too.
+    #[derive(PartialEq, Eq)]
+    pub enum Message, "election message" {
+        /// Ballot leader election: "Do you hear me, and which leader do you follow?"
+        1, Election, text ("HeartbeatRequest round {}, highest {highest}", in_this_life(*round)):
+        HeartbeatRequest {
+            /// The asker's round.
+            round: u64,
+            /// The highest ballot that the asker knows to be led or promised.
+            highest: Ballot,
+        },
+        /// Answers `HeartbeatRequest`. (Ng 2020, Algorithm 3, has only the first two fields.)
+        2, Election,
+        text (
+            "HeartbeatReply round {}: {ballot}, {} {leader}",
+            in_this_life(*round), if *happy { "happy with" } else { "not happy with" }
+        ):
+        HeartbeatReply {
+            /// The round of the request.
+            round: u64,
+            /// The ballot in which the replier leads, tries to lead, or wants to lead; or the last such ballot.
+            /// It is the replier's **own** ballot, not one that it knows of: otherwise a dead leader would be
+            /// reported alive forever (E4).
+            ballot: Ballot,
+            /// The highest ballot that the replier has promised or believes to be led: it follows no lower one.
+            leader: Ballot,
+            /// Whether the replier knows a leader that it hears and that has a quorum; see
+            /// [`super::BallotLeaderElection`].
+            happy: bool,
+        },
+        /// Rotating election: "Would you let me try to lead?" The receiver changes nothing because of it.
+        3, Election, text "Rehearse {ballot}":
+        Rehearse {
+            /// The ballot in which the asker would try.
+            ballot: Ballot,
+        },
+        /// Answers `Rehearse`, for the moment.
+        4, Election,
+        text {
+            match willing {
+                true => format!("RehearseReply {ballot}: willing"),
+                false => format!("RehearseReply {ballot}: not willing, highest {highest}"),
+            }
+        }:
+        RehearseReply {
+            /// The ballot of the question.
+            ballot: Ballot,
+            /// Whether the replier knows of no replica that should lead instead.
+            willing: bool,
+            /// The highest ballot that the replier has promised or heard of: an asker whose ballot is not above
+            /// it asks again with a higher one.
+            highest: Ballot,
+        },
+        /// Latency-aware election: asks for an answer at once.
+        5, Election, text "Ping {number}":
+        Ping {
+            /// The number of the asker's ping.
+            number: u64,
+        },
+        /// Answers `Ping`.
+        6, Election, text "Pong {number}":
+        Pong {
+            /// The number of the ping.
+            number: u64,
+        },
+        /// Latency-aware election: the leader asks how long it takes the receiver to each member and back. (Santos 2012:
+        /// `ALIVE`.)
+        7, Election, text "AskTimes {number}":
+        AskTimes {
+            /// The number of the question.
+            number: u64,
+        },
+        /// Answers `AskTimes`. (Santos 2012: `REPORT`.)
+        8, Election,
+        text (
+            "Times {number}: {}{}",
+            times.iter().map(|&nanos| time_in_words(nanos)).collect::<Vec<_>>().join(" "),
+            if *able { "" } else { ", could not lead" }
+        ):
+        Times {
+            /// The number of the question.
+            number: u64,
+            /// Whether the replier could lead: its disk answers, and it does not lag.
+            able: bool,
+            /// Nanoseconds to each member and back, in the order of their ids; `u64::MAX` for one that does not answer.
+            times: Vec<u64>,
+        },
+    }
 }
 
-// Safety does not rest on elections, so their messages claim nothing that is checked.
-impl Claims for Message {}
+/// The number of a round, without the life of the asker in its upper half.
+fn in_this_life(round: u64) -> u64 {
+    round & u64::from(u32::MAX)
+}
 
-impl Body for Message {
-    coded! {
-        Message, "election message":
-        1 = HeartbeatRequest { round, highest };
-        2 = HeartbeatReply { round, ballot, leader, happy };
-        3 = Rehearse { ballot };
-        4 = RehearseReply { ballot, willing, highest };
-        5 = Ping { number };
-        6 = Pong { number };
-        7 = AskTimes { number };
-        8 = Times { number, able, times };
-    }
-
-    fn class(&self) -> Class {
-        Class::Election
-    }
+/// Nanoseconds of a round trip, in milliseconds.
+fn time_in_words(nanos: u64) -> String {
+    if nanos == u64::MAX { "-".to_owned() } else { format!("{}ms", nanos / 1_000_000) }
 }
 
 #[cfg(test)]

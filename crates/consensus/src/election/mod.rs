@@ -18,7 +18,6 @@
 mod ballot;
 #[cfg(test)]
 mod ballot_tests;
-mod describe;
 pub mod latency;
 mod messages;
 mod rotating;

@@ -21,11 +21,9 @@
 //! | `rules.rs`, `../rules.rs` | what may be promised, adopted, decided, delivered: a few lines a rule |
 //! | `recovery.rs`, `lives.rs` | a start with the log or without it (`Recover`, `RecoverAnswer`) |
 //! | `wiring.rs` | the answers to the traits: inputs on their way in, questions of the replica around |
-//! | `messages.rs`, `describe.rs`, `claims.rs` | messages and records: encoding, text, what the checks know of them |
+//! | `messages.rs` | messages and records: encoding, text, what the checks know of them |
 //! | `profile.rs`, `planted.rs` | options; bugs for the simulator |
 
-mod claims;
-mod describe;
 mod lives;
 mod messages;
 mod phase1;

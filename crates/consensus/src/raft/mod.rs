@@ -16,8 +16,6 @@
 //! | `rules.rs` | who may vote, what elects, what is committed, replaced: the rules that safety rests on |
 //! | `driftwood/` | what rounds of gossip add (Driftwood 2023), and where they meet Raft |
 
-mod claims;
-mod describe;
 mod driftwood;
 mod election;
 mod follower;

@@ -58,8 +58,8 @@ pub(super) struct Rules(Option<Bug>);
 
 impl Rules {
     pub(super) fn of(options: &Options) -> Rules {
-        match options.planted {
-            Some(crate::Bug::Raft(bug)) if options.has(bug) => Rules(Some(bug)),
+        match options.planted_bug() {
+            Some(crate::Bug::Raft(bug)) => Rules(Some(bug)),
             _ => Rules(None),
         }
     }

@@ -124,8 +124,8 @@ impl Progress {
         self.forget_inflight();
     }
 
-    /// Compares the logs again after a conflict at `prev`: after `agree`, the last slot where they may be equal, or from
-    /// the beginning if the leader does not know its log so far back, which it finds out when it sends.
+    /// Compares the logs again after a conflict at `prev`: after `agree`, the last slot where they may be equal, or
+    /// from the beginning if the leader does not know its log so far back, which it finds out when it sends.
     pub(super) fn probe_before(&mut self, prev: Slot, agree: Option<Slot>) {
         self.probe(agree.map_or(Slot(1), |slot| slot.min(prev.prev()).next()));
     }

@@ -43,8 +43,8 @@ pub(super) fn may_commit(reached: Slot, there: Option<Ballot>, decided: Slot, le
     reached > decided && there == Some(leader)
 }
 
-/// The first of a leader's entries, from `first` on, that the log lacks: a slot and a term name one entry (Log Matching,
-/// Ongaro 2014, 3.5). Decided entries are the leader's as well.
+/// The first of a leader's entries, from `first` on, that the log lacks: a slot and a term name one entry (Log
+/// Matching, Ongaro 2014, 3.5). Decided entries are the leader's as well.
 pub(super) fn first_lacking(
     first: Slot,
     entries: impl Iterator<Item = Ballot>,
@@ -62,8 +62,8 @@ pub(super) fn removed_from(lacking: Option<Slot>, decided: Slot) -> Option<Slot>
     lacking.filter(|&slot| slot > decided)
 }
 
-/// Whether a leader may begin to change the voters: not before it has committed an entry of its own term, and not while
-/// the last change, in slot `last_change`, is not decided (Ongaro 2014, 4.1, with the correction of 2015; Ng 2020, E29).
+/// Whether a leader may begin to change the voters: not before it has committed an entry of its own term, and not
+/// while the last change, in slot `last_change`, is not decided (Ongaro 2014, 4.1, with the correction of 2015).
 pub(super) fn may_change(has_own: bool, last_change: Slot, decided: Slot) -> Result<(), ChangeRefused> {
     match (has_own, last_change > decided) {
         (false, _) => Err(ChangeRefused::TooEarly),

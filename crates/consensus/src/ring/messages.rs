@@ -12,141 +12,259 @@ use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writ
 
 use super::{Delay, View, Votes};
 use crate::{
-    Body, Class, Logged,
+    BatchText, Claim, Fact, PromisePage, Way,
     acceptor::AcceptedValue,
     batches::{Batches, check_run, last_of, see_run},
-    codec::{Field, coded, fields},
+    codec::{Field, fields, records},
+    describe::{accepted as accepted_text, amnesia as lost_text, joined, more, run},
     paxos::FamilyMessage,
 };
 
-/// A message between two replicas of the ring.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// Phase 1a, for all slots from `from` on.
-    Prepare {
-        /// The ballot that the sender wants to lead.
-        ballot: Ballot,
-        /// The first slot that it wants to hear about.
-        from: Slot,
-    },
-    /// Phase 1a for the slots of a range, with `ring-reserve`: the receiver promises the ballot for all slots, and
-    /// tells what it accepted in these.
-    PrepareRange {
-        /// The same as in `Prepare`.
-        ballot: Ballot,
-        /// The first slot that it wants to hear about.
-        from: Slot,
-        /// The last.
-        through: Slot,
-    },
-    /// Phase 1b: one page of what the sender accepted. The candidate asks for the next page with another `Prepare`.
-    Promise(Promise),
-    /// Batches on their way from their origin to the coordinator.
-    Values {
-        /// The ring along which they go.
-        view: View,
-        /// Whether every member needs the bytes, however far they came.
-        safe: bool,
-        /// The batches.
-        values: Vec<Value>,
-    },
-    /// Phase 2a, for consecutive slots, on its way round the ring until the member before the coordinator has it.
-    Accept(Accept),
-    /// Phase 2b, for consecutive slots, on its way round the ring until a quorum has voted.
-    Votes(VoteRun),
-    /// These consecutive slots are decided, with what was proposed in the view's ballot.
-    Decision(DecisionRun),
-    /// This is the ring from now on.
-    View {
-        /// The ring.
-        view: View,
-    },
-    /// Slots through `through` are decided, those proposed in `ballot` with what was proposed there: answers values
-    /// that were delivered before.
-    Decided {
-        /// The coordinator's ballot.
-        ballot: Ballot,
-        /// The last slot of the decided prefix.
-        through: Slot,
-    },
-    /// The coordinator lives, and asks whether the receiver still follows it.
-    Heartbeat {
-        /// The coordinator's ballot.
-        ballot: Ballot,
-        /// The same as `through` in `Decided`.
-        decided: Slot,
-        /// The number of the question, which grows with every question.
-        round: u64,
-    },
-    /// The sender still follows `ballot`. A learner on the ring says so unsolicited, which counts as no answer.
-    HeartbeatAck {
-        /// The coordinator's ballot.
-        ballot: Ballot,
-        /// The number of the question that is answered; 0 if none is.
-        round: u64,
-        /// The number of the view of that ballot which the sender knows; 0 if it knows none.
-        minor: u64,
-        /// The sender has delivered the slots through this one.
-        decided: Slot,
-    },
-    /// The receiver's ballot is too low: the sender promised `promised`.
-    Reject {
-        /// The higher ballot.
-        promised: Ballot,
-    },
-    /// How long what the sender sends takes to other members; with `ring-order=measured` only.
-    Delays {
-        /// The other members that answered lately.
-        delays: Vec<Delay>,
-    },
-    /// The coordinator wants the receiver to lead.
-    TakeOver {
-        /// The coordinator's ballot.
-        ballot: Ballot,
-    },
+crate::messages! {
+    /// A message between two replicas of the ring.
+    #[derive(PartialEq, Eq)]
+    pub enum Message, "message kind" {
+        /// Phase 1a, for all slots from `from` on.
+        1, Prepare, claims [Claim::Candidate(*ballot)], text "Prepare {ballot} from slot {from}":
+        Prepare {
+            /// The ballot that the sender wants to lead.
+            ballot: Ballot,
+            /// The first slot that it wants to hear about.
+            from: Slot,
+        },
+        /// Phase 1b: one page of what the sender accepted. The candidate asks for the next page with another `Prepare`.
+        2, Promise,
+        claims [Claim::promise(promise.ballot, promise.from, promise.decided, promise.next, &promise.accepted)],
+        text (
+            "Promise {} from slot {}, decided {}: {}{}",
+            promise.ballot, promise.from, promise.decided, accepted_text(&promise.accepted, batch), more(promise.next)
+        ):
+        Promise(promise: Promise),
+        /// Batches on their way from their origin to the coordinator.
+        3, Dissemination, text ("Values {}{}: {}", ring(view), mode(*safe), carried(values, batch)):
+        Values {
+            /// The ring along which they go.
+            view: View,
+            /// Whether every member needs the bytes, however far they came.
+            safe: bool,
+            /// The batches.
+            values: Vec<Value>,
+        },
+        /// Phase 2a, for consecutive slots, on its way round the ring until the member before the coordinator has it.
+        4, Proposal,
+        text (
+            "Accept {} {}, decided {}{}: {}",
+            ring(&accept.view), run(accept.first, last_of(accept.first, &accept.values)), accept.decided,
+            mode(accept.safe), carried(&accept.values, batch)
+        ):
+        Accept(accept: Accept),
+        /// Phase 2b, for consecutive slots, on its way round the ring until a quorum has voted.
+        5, Vote,
+        text (
+            "Votes {} {}, decided {}, {}",
+            ring(&votes.view), run(votes.first, votes.last), votes.decided, voted(&votes.view, votes.votes)
+        ):
+        Votes(votes: VoteRun),
+        /// These consecutive slots are decided, with what was proposed in the view's ballot.
+        6, Announcement,
+        text (
+            "Decision {} {}, ttl {}",
+            ring(&decision.view), run(decision.first, decision.last), decision.ttl
+        ):
+        Decision(decision: DecisionRun),
+        /// This is the ring from now on.
+        7, Announcement,
+        text {
+            let order: Vec<String> = view.order.iter().map(ReplicaId::to_string).collect();
+            format!("View {}: {}", ring(view), order.join(" "))
+        }:
+        View {
+            /// The ring.
+            view: View,
+        },
+        /// Slots through `through` are decided, those proposed in `ballot` with what was proposed there: answers values
+        /// that were delivered before.
+        8, Announcement, claims [Claim::Leads { ballot: *ballot, decided: *through }],
+        text "Decided {ballot} through slot {through}":
+        Decided {
+            /// The coordinator's ballot.
+            ballot: Ballot,
+            /// The last slot of the decided prefix.
+            through: Slot,
+        },
+        /// The coordinator lives, and asks whether the receiver still follows it.
+        9, Heartbeat, claims [Claim::Leads { ballot: *ballot, decided: *decided }],
+        text "Heartbeat {ballot} round {round}, decided {decided}":
+        Heartbeat {
+            /// The coordinator's ballot.
+            ballot: Ballot,
+            /// The same as `through` in `Decided`.
+            decided: Slot,
+            /// The number of the question, which grows with every question.
+            round: u64,
+        },
+        /// The sender still follows `ballot`. A learner on the ring says so unsolicited, which counts as no answer.
+        10, HeartbeatAnswer, text "HeartbeatAck {ballot} round {round}, view {minor}, decided {decided}":
+        HeartbeatAck {
+            /// The coordinator's ballot.
+            ballot: Ballot,
+            /// The number of the question that is answered; 0 if none is.
+            round: u64,
+            /// The number of the view of that ballot which the sender knows; 0 if it knows none.
+            minor: u64,
+            /// The sender has delivered the slots through this one.
+            decided: Slot,
+        },
+        /// The receiver's ballot is too low: the sender promised `promised`.
+        11, Refusal, text "Reject promised {promised}":
+        Reject {
+            /// The higher ballot.
+            promised: Ballot,
+        },
+        /// The coordinator wants the receiver to lead.
+        12, Transfer, text "TakeOver from {ballot}":
+        TakeOver {
+            /// The coordinator's ballot.
+            ballot: Ballot,
+        },
+        /// How long what the sender sends takes to other members; with `ring-order=measured` only.
+        13, HeartbeatAnswer,
+        text {
+            let one = |Delay { to, micros }: &Delay| format!("{to} {micros} us");
+            format!("Delays to {}", delays.iter().map(one).collect::<Vec<_>>().join(", "))
+        }:
+        Delays {
+            /// The other members that answered lately.
+            delays: Vec<Delay>,
+        },
+        /// Phase 1a for the slots of a range, with `ring-reserve`: the receiver promises the ballot for all slots, and
+        /// tells what it accepted in these.
+        14, Prepare, claims [Claim::Candidate(*ballot)], text ("PrepareRange {ballot} {}", run(*from, *through)):
+        PrepareRange {
+            /// The same as in `Prepare`.
+            ballot: Ballot,
+            /// The first slot that it wants to hear about.
+            from: Slot,
+            /// The last.
+            through: Slot,
+        },
+    }
+    described with batch;
+    checked by Message::holds_slots;
+    body {
+        fn other_bytes(&self) -> u64 {
+            let (view, values) = match self {
+                Message::Values { view, values, .. } | Message::Accept(Accept { view, values, .. }) => {
+                    (view, &values[..])
+                }
+                Message::Votes(VoteRun { view, .. })
+                | Message::Decision(DecisionRun { view, .. })
+                | Message::View { view } => (view, &[][..]),
+                Message::Delays { delays } => return (delays.len() * size_of::<Delay>()) as u64,
+                _ => return 0,
+            };
+            let names = values.iter().filter(|value| value.content.whole().is_none()).count();
+            (names * NAME_BYTES + view.len() * size_of::<ReplicaId>()) as u64
+        }
+    }
+    claims {
+        /// Members send an `Accept` on that the coordinator proposed, and `Votes` with the bits of others.
+        fn claims_of(&self, sender: ReplicaId) -> Vec<Claim<'_>> {
+            match self {
+                Message::Accept(Accept { view, first, decided, values, .. }) if sender == view.ballot.replica => {
+                    let (ballot, decided) = (view.ballot, *decided);
+                    let mut claims = vec![Claim::Leads { ballot, decided }];
+                    for (slot, value) in (first.0..).map(Slot).zip(values) {
+                        let batch = value.content.whole();
+                        claims.extend(batch.map(|batch| Claim::Propose { ballot, slot, batch, decided }));
+                    }
+                    claims
+                }
+                Message::Votes(VoteRun { view, first, last, votes, .. }) => {
+                    let votes = view.place(sender).is_some_and(|place| votes.has(place));
+                    let slots = (first.0..=last.0).map(Slot).filter(|_| votes);
+                    slots.map(|slot| Claim::Vote { ballot: view.ballot, slot }).collect()
+                }
+                _ => self.claims(),
+            }
+        }
+
+        fn way(&self) -> Option<Way<'_>> {
+            let (Message::Values { view, .. }
+            | Message::Accept(Accept { view, .. })
+            | Message::Votes(VoteRun { view, .. })
+            | Message::Decision(DecisionRun { view, .. })
+            | Message::View { view }) = self
+            else {
+                return None;
+            };
+            let votes = if let Message::Votes(run) = self { Some(run.votes) } else { None };
+            Some(Way { ballot: view.ballot, number: view.minor, order: &view.order, votes })
+        }
+
+        fn range_asked(&self) -> Option<(Ballot, Slot)> {
+            if let Message::PrepareRange { ballot, through, .. } = self {
+                Some((*ballot, *through))
+            } else {
+                None
+            }
+        }
+
+        fn promise_page(&self) -> Option<PromisePage> {
+            let Message::Promise(promise) = self else { return None };
+            let (first, delivered, more) = (promise.from, promise.decided, promise.next.is_some());
+            Some(PromisePage { ballot: promise.ballot, first, delivered, more })
+        }
+    }
 }
 
-/// The contents of [`Message::Accept`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Accept {
-    /// The ring along which it goes.
-    pub view: View,
-    /// The slot of the first value.
-    pub first: Slot,
-    /// Slots through this one are decided, those proposed in the view's ballot with what was proposed.
-    pub decided: Slot,
-    /// The same as in [`Message::Values`].
-    pub safe: bool,
-    /// What is proposed in `first` and the slots after it.
-    pub values: Vec<Value>,
+fields! {
+    /// The contents of [`Message::Accept`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Accept {
+        /// The ring along which it goes.
+        pub view: View,
+        /// The slot of the first value.
+        pub first: Slot,
+        /// Slots through this one are decided, those proposed in the view's ballot with what was proposed.
+        pub decided: Slot,
+        /// The same as in [`Message::Values`].
+        pub safe: bool,
+        /// What is proposed in `first` and the slots after it.
+        pub values: Vec<Value>,
+    }
 }
 
-/// The contents of [`Message::Votes`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VoteRun {
-    /// The ring along which it goes.
-    pub view: View,
-    /// The first slot.
-    pub first: Slot,
-    /// The last slot.
-    pub last: Slot,
-    /// The same as in [`Accept`].
-    pub decided: Slot,
-    /// The members of the view that have durably accepted what was proposed in these slots in the view's ballot.
-    pub votes: Votes,
+fields! {
+    /// The contents of [`Message::Votes`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct VoteRun {
+        /// The ring along which it goes.
+        pub view: View,
+        /// The first slot.
+        pub first: Slot,
+        /// The last slot.
+        pub last: Slot,
+        /// The same as in [`Accept`].
+        pub decided: Slot,
+        /// The members of the view that have durably accepted what was proposed in these slots in the view's ballot.
+        pub votes: Votes,
+    }
 }
 
-/// The contents of [`Message::Decision`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DecisionRun {
-    /// The ring along which it goes.
-    pub view: View,
-    /// The first slot.
-    pub first: Slot,
-    /// The last slot.
-    pub last: Slot,
-    /// How many members it reaches from here on.
-    pub ttl: u8,
+fields! {
+    /// The contents of [`Message::Decision`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct DecisionRun {
+        /// The ring along which it goes.
+        pub view: View,
+        /// The first slot.
+        pub first: Slot,
+        /// The last slot.
+        pub last: Slot,
+        /// How many members it reaches from here on.
+        pub ttl: u8,
+    }
 }
 
 /// A batch on its way, with its bytes or without.
@@ -215,31 +333,30 @@ impl Field for Value {
         }
         Ok(Value { hops, content: if whole { Content::Whole(batch) } else { Content::Name(batch) } })
     }
+
+    /// Names are not batches: the code that carries this message has nothing to fill in.
+    fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
+        self.content.whole().into_iter().for_each(see);
+    }
 }
 
-/// The contents of [`Message::Promise`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Promise {
-    /// The ballot that is promised.
-    pub ballot: Ballot,
-    /// The slot with which the page begins, as the candidate asked.
-    pub from: Slot,
-    /// Slots through this one are decided, and not reported.
-    pub decided: Slot,
-    /// What the sender accepted in slots of this page, in slot order.
-    pub accepted: Vec<AcceptedValue>,
-    /// The next slot in which the sender accepted something, also beyond the range that it was asked for; `None` if
-    /// there is none.
-    pub next: Option<Slot>,
+fields! {
+    /// The contents of [`Message::Promise`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Promise {
+        /// The ballot that is promised.
+        pub ballot: Ballot,
+        /// The slot with which the page begins, as the candidate asked.
+        pub from: Slot,
+        /// Slots through this one are decided, and not reported.
+        pub decided: Slot,
+        /// The next slot in which the sender accepted something, also beyond the range that it was asked for; `None` if
+        /// there is none.
+        pub next: Option<Slot>,
+        /// What the sender accepted in slots of this page, in slot order.
+        pub accepted: Vec<AcceptedValue>,
+    }
 }
-
-fields! { Accept { view, first, decided, safe, values } }
-
-fields! { VoteRun { view, first, last, decided, votes } }
-
-fields! { DecisionRun { view, first, last, ttl } }
-
-fields! { Promise { ballot, from, decided, next, accepted } }
 
 impl From<FamilyMessage> for Message {
     fn from(message: FamilyMessage) -> Message {
@@ -272,92 +389,60 @@ impl Message {
     }
 }
 
-impl Body for Message {
-    coded! {
-        Message, "message kind":
-        1 = Prepare { ballot, from };
-        2 = Promise(promise);
-        3 = Values { view, safe, values };
-        4 = Accept(accept);
-        5 = Votes(votes);
-        6 = Decision(decision);
-        7 = View { view };
-        8 = Decided { ballot, through };
-        9 = Heartbeat { ballot, decided, round };
-        10 = HeartbeatAck { ballot, round, minor, decided };
-        11 = Reject { promised };
-        12 = TakeOver { ballot };
-        13 = Delays { delays };
-        14 = PrepareRange { ballot, from, through };
-        checked by Message::holds_slots
-    }
-
-    /// Names are not batches: the code that carries this message has nothing to fill in.
-    fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
-        match self {
-            Message::Promise(promise) => promise.accepted.iter().for_each(|value| see(&value.batch)),
-            Message::Values { values, .. } | Message::Accept(Accept { values, .. }) => {
-                values.iter().filter_map(|value| value.content.whole()).for_each(see);
-            }
-            _ => {}
-        }
-    }
-
-    fn other_bytes(&self) -> u64 {
-        let (view, values) = match self {
-            Message::Values { view, values, .. } | Message::Accept(Accept { view, values, .. }) => {
-                (view, &values[..])
-            }
-            Message::Votes(VoteRun { view, .. })
-            | Message::Decision(DecisionRun { view, .. })
-            | Message::View { view } => (view, &[][..]),
-            Message::Delays { delays } => return (delays.len() * size_of::<Delay>()) as u64,
-            _ => return 0,
-        };
-        let names = values.iter().filter(|value| value.content.whole().is_none()).count();
-        (names * NAME_BYTES + view.len() * size_of::<ReplicaId>()) as u64
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Message::Prepare { .. } | Message::PrepareRange { .. } => Class::Prepare,
-            Message::Promise(_) => Class::Promise,
-            Message::Values { .. } => Class::Dissemination,
-            Message::Accept(_) => Class::Proposal,
-            Message::Votes(_) => Class::Vote,
-            Message::Decision(_) | Message::View { .. } | Message::Decided { .. } => Class::Announcement,
-            Message::Heartbeat { .. } => Class::Heartbeat,
-            Message::HeartbeatAck { .. } | Message::Delays { .. } => Class::HeartbeatAnswer,
-            Message::Reject { .. } => Class::Refusal,
-            Message::TakeOver { .. } => Class::Transfer,
-        }
-    }
-}
-
 /// About the most bytes that a name takes in a message.
 const NAME_BYTES: usize = 64;
 
-/// What an acceptor must remember across a crash.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// No lower ballot may be answered any more.
-    Promised(Ballot),
-    /// Values were accepted in consecutive slots: what one message brought is one record. Each value replaces
-    /// what was accepted in its slot before.
-    Accepted {
-        /// The ballot in which they were accepted.
-        ballot: Ballot,
-        /// The slot of the first batch.
-        first: Slot,
-        /// When this was written, slots through this one were decided, with the values that the log holds.
-        decided: Slot,
-        /// What was accepted in `first` and the slots after it; at least one batch.
-        batches: Batches,
-    },
-    /// This was decided in this slot, as a peer or a decision says; it replaces what was accepted there.
-    Learned(AcceptedValue),
-    /// Whether this replica lost a log and must not vote in this epoch. `false` is the first record of a new log.
-    Amnesia(bool),
+records! {
+    /// What an acceptor must remember across a crash.
+    pub enum Record, "record kind" {
+        /// No lower ballot may be answered any more.
+        1, keep Keep::State(STATE_PROMISED), fact Fact::Promised(*promised), text "promised {promised}":
+        Promised(promised: Ballot),
+        /// Values were accepted in consecutive slots: what one message brought is one record. Each value replaces
+        /// what was accepted in its slot before.
+        2, keep Keep::Slot(last_of(*first, batches)),
+        fact Fact::Accepted { ballot: *ballot, first: *first, batches: batches.clone() },
+        text (
+            "accepted {ballot} {}, decided {decided}: {}",
+            run(*first, last_of(*first, batches)), joined(batches, batch)
+        ):
+        Accepted {
+            /// The ballot in which they were accepted.
+            ballot: Ballot,
+            /// The slot of the first batch.
+            first: Slot,
+            /// When this was written, slots through this one were decided, with the values that the log holds.
+            decided: Slot,
+            /// What was accepted in `first` and the slots after it; at least one batch.
+            batches: Batches,
+        },
+        /// This was decided in this slot, as a peer or a decision says; it replaces what was accepted there.
+        3, keep Keep::Slot(value.slot), fact Fact::Learned { slot: value.slot, batch: value.batch.clone() },
+        text ("learned slot {}: {}", value.slot, batch(&value.batch)):
+        Learned(value: AcceptedValue),
+        /// Whether this replica lost a log and must not vote in this epoch. `false` is the first record of a new log.
+        4, keep Keep::State(STATE_AMNESIA), text { lost_text(*amnesia) }:
+        Amnesia(amnesia: bool),
+    }
+    described with batch;
+    checked by Record::holds_slots;
+    logged {
+        fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
+            match self {
+                Record::Accepted { first, batches, .. } => see_run(*first, batches, see),
+                Record::Learned(value) => see(value.slot, &value.batch),
+                Record::Promised(_) | Record::Amnesia(_) => {}
+            }
+        }
+
+        fn is_decision(&self) -> bool {
+            matches!(self, Record::Learned(_))
+        }
+
+        fn amnesia(&self) -> Option<bool> {
+            if let Record::Amnesia(lost) = self { Some(*lost) } else { None }
+        }
+    }
 }
 
 const STATE_PROMISED: u8 = 1;
@@ -369,39 +454,31 @@ impl Record {
     }
 }
 
-impl Logged for Record {
-    fn keep(&self) -> Keep {
-        match self {
-            Record::Promised(_) => Keep::State(STATE_PROMISED),
-            Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
-            // If a snapshot covers a part of the record, replay ignores that part.
-            Record::Accepted { first, batches, .. } => Keep::Slot(last_of(*first, batches)),
-            Record::Learned(value) => Keep::Slot(value.slot),
+fn ring(view: &View) -> String {
+    if view.is_detour() {
+        format!("{} past {}", view.ballot, view.order[view.len() - 1])
+    } else {
+        format!("{}/{}", view.ballot, view.minor)
+    }
+}
+
+fn mode(safe: bool) -> &'static str {
+    if safe { ", safe" } else { "" }
+}
+
+fn voted(view: &View, votes: Votes) -> String {
+    let voters = view.order.iter().enumerate().filter(|&(place, _)| votes.has(place));
+    let voters: Vec<String> = voters.map(|(_, id)| id.to_string()).collect();
+    if voters.is_empty() { "by none".to_owned() } else { format!("by {}", voters.join(" ")) }
+}
+
+fn carried(values: &[Value], batch: BatchText<'_>) -> String {
+    let one = |Value { hops, content }: &Value| match content {
+        Content::Whole(whole) => format!("h{hops} {}", batch(whole)),
+        Content::Name(name) => {
+            let id = name.id().expect("a reference has a name");
+            format!("h{hops} named {id}")
         }
-    }
-
-    coded! {
-        Record, "record kind":
-        1 = Promised(promised);
-        2 = Accepted { ballot, first, decided, batches };
-        3 = Learned(value);
-        4 = Amnesia(amnesia);
-        checked by Record::holds_slots
-    }
-
-    fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
-        match self {
-            Record::Accepted { first, batches, .. } => see_run(*first, batches, see),
-            Record::Learned(value) => see(value.slot, &value.batch),
-            Record::Promised(_) | Record::Amnesia(_) => {}
-        }
-    }
-
-    fn is_decision(&self) -> bool {
-        matches!(self, Record::Learned(_))
-    }
-
-    fn amnesia(&self) -> Option<bool> {
-        if let Record::Amnesia(lost) = self { Some(*lost) } else { None }
-    }
+    };
+    values.iter().map(one).collect::<Vec<_>>().join(" | ")
 }

@@ -18,8 +18,6 @@
 //! twice counts its vote once. A name holds length and checksum of its batch, and a member votes only for what it can
 //! write down in full. docs/ring.md has the argument, and the differences from the document.
 
-mod claims;
-mod describe;
 mod direct;
 mod follower;
 mod late;

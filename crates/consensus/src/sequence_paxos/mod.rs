@@ -9,8 +9,6 @@
 //! to it ([`Message::Accept`], [`Message::Accepted`], [`Message::Decide`]). A follower that may have missed
 //! something asks for another `Prepare` ([`Message::PrepareReq`]). Sessions and replicas recover by that alone.
 
-mod claims;
-mod describe;
 mod follower;
 mod leader;
 mod messages;

@@ -4,78 +4,83 @@ use synod_wire::{Ballot, DecodeError, Reader, ReplicaId, Slot, Writer};
 
 use super::commit_status::{Known, Merge, Status};
 use crate::{
-    MEMBERS_MAX,
+    BatchText, MEMBERS_MAX, TermClaim,
     codec::{Field, fields},
-    raft::{Entries, log::Position, messages::check_slots},
+    raft::{
+        Entries,
+        log::Position,
+        messages::{check_slots, entries_text, leads_with, pre, wished},
+    },
 };
 
-/// A candidate's question for votes, with the votes that are known so far: each replica passes it on when it knows of
-/// more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VoteRound {
-    /// The replica that wants to lead.
-    pub candidate: ReplicaId,
-    /// The term in which it wants to.
-    pub term: u64,
-    /// Grows each time that the candidate asks in a term.
-    pub attempt: u64,
-    /// Whether it only asks who would vote for it, which changes nothing.
-    pub rehearsal: bool,
-    /// Whether the leader asked it to take over.
-    pub transfer: bool,
-    /// The last entry of its log.
-    pub last: Slot,
-    /// The term of that entry.
-    pub last_ballot: Ballot,
-    /// The replicas that are known to vote for it, in ascending order.
-    pub granted: Vec<ReplicaId>,
+fields! {
+    /// A candidate's question for votes, with the votes that are known so far: each replica passes it on when it knows
+    /// of more.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct VoteRound {
+        /// The replica that wants to lead.
+        pub candidate: ReplicaId,
+        /// The term in which it wants to.
+        pub term: u64,
+        /// Grows each time that the candidate asks in a term.
+        pub attempt: u64,
+        /// Whether it only asks who would vote for it, which changes nothing.
+        pub rehearsal: bool,
+        /// Whether the leader asked it to take over.
+        pub transfer: bool,
+        /// The last entry of its log.
+        pub last: Slot,
+        /// The term of that entry.
+        pub last_ballot: Ballot,
+        /// The replicas that are known to vote for it, in ascending order.
+        pub granted: Vec<ReplicaId>,
+    }
 }
 
-/// A round of gossip: the leader sends it to a few replicas, and each that sees it for the first time to a few others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Round {
-    /// The term with its leader, which began the round. Replicas answer the leader, and not the replica that sent
-    /// them the round.
-    pub ballot: Ballot,
-    /// The number of the round, which grows with every round of the term. What is no round has 0: a status that is told
-    /// in between, or entries for a replica that asked for them.
-    pub number: u64,
-    /// The leader's last heartbeat.
-    pub beat: u64,
-    /// The slot before the first of `entries`.
-    pub prev: Slot,
-    /// The term of the leader's entry there.
-    pub prev_ballot: Ballot,
-    /// The entries for the slots after it; empty if the round only says that the leader lives, and what is committed,
-    /// or if it was passed on without them and names the last one by `prev`.
-    pub entries: Entries,
-    /// The leader has committed slots through this one.
-    pub commit: Slot,
-    /// What the sender, which may have passed the round on, knows of how far all logs go; `None` if replicas answer
-    /// the leader instead.
-    pub status: Option<Status>,
+fields! {
+    /// A round of gossip: the leader sends it to a few replicas, and each that sees it for the first time to a few
+    /// others.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Round {
+        /// The term with its leader, which began the round. Replicas answer the leader, and not the replica that sent
+        /// them the round.
+        pub ballot: Ballot,
+        /// The number of the round, which grows with every round of the term. What is no round has 0: a status that is
+        /// told in between, or entries for a replica that asked for them.
+        pub number: u64,
+        /// The leader's last heartbeat.
+        pub beat: u64,
+        /// The slot before the first of `entries`.
+        pub prev: Slot,
+        /// The term of the leader's entry there.
+        pub prev_ballot: Ballot,
+        /// The leader has committed slots through this one.
+        pub commit: Slot,
+        /// What the sender, which may have passed the round on, knows of how far all logs go; `None` if replicas answer
+        /// the leader instead.
+        pub status: Option<Status>,
+        /// The entries for the slots after it; empty if the round only says that the leader lives, and what is
+        /// committed, or if it was passed on without them and names the last one by `prev`.
+        pub entries: Entries,
+    }
 }
 
-/// The contents of [`Message::RoundConflict`](super::super::Message::RoundConflict).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RoundConflict {
-    /// The leader's term.
-    pub ballot: Ballot,
-    /// The number of the round.
-    pub number: u64,
-    /// The `prev` that does not fit.
-    pub prev: Slot,
-    /// Where the logs may still agree: the sender's last entry before the conflicting term.
-    pub hint: Slot,
-    /// The term of that entry.
-    pub hint_ballot: Ballot,
+fields! {
+    /// The contents of [`Message::RoundConflict`](super::super::Message::RoundConflict).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RoundConflict {
+        /// The leader's term.
+        pub ballot: Ballot,
+        /// The number of the round.
+        pub number: u64,
+        /// The `prev` that does not fit.
+        pub prev: Slot,
+        /// Where the logs may still agree: the sender's last entry before the conflicting term.
+        pub hint: Slot,
+        /// The term of that entry.
+        pub hint_ballot: Ballot,
+    }
 }
-
-fields! { RoundConflict { ballot, number, prev, hint, hint_ballot } }
-
-fields! { Round { ballot, number, beat, prev, prev_ballot, commit, status, entries } }
-
-fields! { VoteRound { candidate, term, attempt, rehearsal, transfer, last, last_ballot, granted } }
 
 impl Round {
     /// Checks that every slot that it speaks of has a next one, which is no end of all slots either.
@@ -107,6 +112,45 @@ impl Round {
         !self.entries.is_empty() || self.prev > self.commit
     }
 
+    /// Bytes of what it says of replicas.
+    pub(in crate::raft) fn other_bytes(&self) -> u64 {
+        let known = self.status.as_ref().map_or(0, |status| status.members.len());
+        (known * size_of::<Known>()) as u64
+    }
+
+    /// What its leader claims, and what its sender claims of others.
+    pub(in crate::raft) fn claims(&self) -> Vec<TermClaim<'_>> {
+        let ballot = self.ballot;
+        let mut claims = leads_with(ballot, self.commit, self.before(), &self.entries);
+        if let Some(status) = &self.status {
+            claims.push(TermClaim::Committed { ballot, through: status.commit });
+            let holders = status.members.iter().filter(|known| known.held != Slot::ZERO);
+            claims.extend(holders.map(|known| TermClaim::Held { ballot, by: known.id, through: known.held }));
+        }
+        claims
+    }
+
+    /// A replica that passes a round on says nothing by that of its own log, and does not lead.
+    pub(in crate::raft) fn claims_of(&self, sender: ReplicaId) -> Vec<TermClaim<'_>> {
+        let mut claims = self.claims();
+        if self.ballot.replica != sender {
+            claims.retain(|claim| !matches!(claim, TermClaim::Leads { .. } | TermClaim::Entry { .. }));
+        }
+        claims
+    }
+
+    pub(in crate::raft) fn described(&self, batch: BatchText<'_>) -> String {
+        let Round { ballot, number, beat: _, prev, prev_ballot, commit, status, entries } = self;
+        if let (0, Some(status), true) = (number, status, entries.is_empty()) {
+            return format!("Status in {ballot}{}", status.described());
+        }
+        let what = entries_text(*ballot, entries, batch);
+        let status = status.as_ref().map_or(String::new(), Status::described);
+        format!(
+            "Round {number} of {ballot} after slot {prev} in {prev_ballot}, commit {commit}{status}: {what}"
+        )
+    }
+
     /// What a replica tells of its status between two rounds.
     pub(in crate::raft) fn echo(ballot: Ballot, status: Status) -> Round {
         Round {
@@ -123,12 +167,43 @@ impl Round {
 }
 
 impl VoteRound {
+    /// Each replica claims its own vote.
+    pub(in crate::raft) fn claims_of(&self, sender: ReplicaId) -> Vec<TermClaim<'_>> {
+        let votes = !self.rehearsal && self.granted.contains(&sender);
+        let claim = TermClaim::Votes { term: self.term, candidate: self.candidate };
+        votes.then_some(claim).into_iter().collect()
+    }
+
+    pub(in crate::raft) fn described(&self) -> String {
+        let VoteRound { candidate, term, attempt, rehearsal, transfer, last, last_ballot, granted } = self;
+        let granted: String = granted.iter().map(|id| format!(" {id}")).collect();
+        format!(
+            "{}VoteRound {attempt} of {candidate}, term {term}, log to slot {last} in {last_ballot}{}; votes of{granted}",
+            pre(*rehearsal),
+            wished(*transfer)
+        )
+    }
+
     /// Checks that no more replicas vote than may be members.
     pub(in crate::raft) fn has_few_votes(&self) -> Result<(), DecodeError> {
         if self.granted.len() > 2 * MEMBERS_MAX {
             return Err(DecodeError::Undefined { field: "votes", value: self.granted.len() as u64 });
         }
         Ok(())
+    }
+}
+
+impl Status {
+    fn described(&self) -> String {
+        let Status { merge: _, commit, next, members } = self;
+        let holders = members.iter().filter(|known| known.held != Slot::ZERO);
+        let text = |known: &Known| match *next {
+            Slot::ZERO => format!(" {} {}", known.id, known.held),
+            _ => format!(" {}", known.id),
+        };
+        let holders: String = holders.map(text).collect();
+        let next = if *next == Slot::ZERO { String::new() } else { format!(", slot {next} next") };
+        format!(" ({commit} known{next}, held by{})", if holders.is_empty() { " nobody" } else { &holders })
     }
 }
 

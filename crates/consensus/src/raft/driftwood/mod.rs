@@ -16,21 +16,22 @@
 //!
 //! # Where the two meet
 //!
-//! Raft's files call what stands in this file, and nothing else of the folder:
+//! Raft's files call these, and nothing else of the folder:
 //!
 //! | Raft | calls |
 //! | --- | --- |
-//! | a replica starts, enters a term, hears of a session | [`Gossip::new`], [`Gossip::enter_term`], [`Gossip::link`] |
-//! | a message of the gossip arrives | [`Raft::receive_gossip`] |
-//! | a step ends; a deadline is asked for | [`Raft::gossip`]; [`Raft::round_at`] |
-//! | a candidate asks for votes | [`Raft::ask_by_gossip`] |
-//! | a leader begins; tracks a replica; has something to tell at once | [`Raft::begin_rounds`]; [`ByGossip`]; [`Raft::want_round`] |
-//! | a leader replicates: to whom directly | [`Progress::is_direct`], [`Progress::begin_repair`], [`Progress::repaired`] |
-//! | what is durable, or acknowledged, may commit a slot | [`Raft::holds_directly`], [`Raft::settle`] |
-//! | a leader is asked for a read | [`Raft::any_may_commit`] |
+//! | a replica starts, enters a term, hears of a session | `Gossip::new`, `Gossip::enter_term`, `Gossip::link` |
+//! | a message of the gossip arrives | `Raft::receive_gossip` |
+//! | a step ends; a deadline is asked for | `Raft::gossip`; `Raft::round_at` |
+//! | a candidate asks for votes | `Raft::ask_by_gossip` |
+//! | a leader begins; tracks a replica | `Raft::begin_rounds`; `ByGossip` |
+//! | a leader has something to tell at once | `Raft::want_round` |
+//! | a leader replicates: to whom directly | `Progress::is_direct`, `Progress::begin_repair`, `Progress::repaired` |
+//! | what is durable, or acknowledged, may commit a slot | `Raft::has_status`, `Raft::holds_directly`, `Raft::settle` |
+//! | a leader is asked for a read | `Raft::any_may_commit` |
 //!
-//! The other way round, a round is an append like any other ([`Raft::take_in`]) and a sign of life ([`Raft::obey`]), and
-//! an answer to it counts as one to an append ([`Raft::holds_through`]).
+//! The other way round, a round is an append like any other (`Raft::take_in`) and a sign of life (`Raft::obey`), and
+//! an answer to it counts as one to an append (`Raft::holds_through`).
 
 mod commit_status;
 mod commitment;

@@ -45,7 +45,7 @@ impl Rules {
         rules::delivered_through(committed, if self.has(Bug::CommitAnyTerm) { end } else { verified })
     }
 
-    /// Whether a log may be served that ends with an entry of `last`, to a replica that asks for the leader's of `ballot`:
+    /// Whether a log may be served that ends with an entry of `last`, to a replica that asks for the log of `ballot`:
     /// see [`rules::follows`].
     pub(super) fn may_serve(self, last: Ballot, ballot: Ballot) -> bool {
         rules::follows(last, ballot) || self.has(Bug::ServeAnyLog)

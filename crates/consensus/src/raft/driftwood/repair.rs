@@ -1,5 +1,5 @@
-//! What rounds of gossip do not bring: a voter whose log does not fit is sent directly what it lacks, as in Raft without
-//! gossip, until the next round fits (Driftwood 2023, `isRPC` in Algorithm 1).
+//! What rounds of gossip do not bring: a voter whose log does not fit is sent directly what it lacks, as in Raft
+//! without gossip, until the next round fits (Driftwood 2023, `isRPC` in Algorithm 1).
 
 use std::time::Duration;
 

@@ -23,8 +23,8 @@ pub(in crate::raft) fn held_through(durable: Slot, there: Option<Ballot>, ballot
     if there == Some(ballot) { durable } else { Slot::ZERO }
 }
 
-/// The slot after which a replica counts no holders: the end of its log, if that is a beginning of the leader's. It does
-/// not know which voters count in slots behind it (the document's voters never change).
+/// The slot after which a replica counts no holders: the end of its log, if that is a beginning of the leader's. It
+/// does not know which voters count in slots behind it (the document's voters never change).
 pub(in crate::raft) fn counted_through(end: Slot, last: Ballot, ballot: Ballot) -> Slot {
     if follows(last, ballot) { end } else { Slot::ZERO }
 }

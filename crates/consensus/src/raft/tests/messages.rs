@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    Logged,
     message::fixed,
     raft::{
         Merge,
