@@ -1,5 +1,5 @@
-//! Phase 1, in the order in which its messages travel: a candidate asks (`Prepare`), each member promises and tells what it
-//! accepted (`Promise`), and with a quorum the candidate coordinates.
+//! Phase 1, in the order in which its messages travel: a candidate asks (`Prepare`), each member promises and tells
+//! what it accepted (`Promise`), and with a quorum the candidate coordinates.
 //!
 //! A promise is for all slots, and a coordinator needs no second one. What it has to ask is what was accepted before:
 //! open, for all later slots at once; or for one range of slots after the other (Benz 2013, section 3.1.2), each

@@ -1,6 +1,6 @@
-//! Phase 2, in the order in which its messages travel: the coordinator gives a batch its slot and proposes it round the ring
-//! (`Accept`), the votes come behind it once each member's record is durable (`Votes`), the member at which they are a
-//! quorum decides (`Decision`), and the slots are delivered in order.
+//! Phase 2, in the order in which its messages travel: the coordinator gives a batch its slot and proposes it round the
+//! ring (`Accept`), the votes come behind it once each member's record is durable (`Votes`), the member at which they
+//! are a quorum decides (`Decision`), and the slots are delivered in order.
 //!
 //! How a batch comes to the coordinator is in `values.rs` (`Values`), how a message is sent on in `passing.rs`.
 
@@ -358,8 +358,8 @@ impl Ring {
         }
     }
 
-    /// Counts the votes of these members, which accepted the proposals of `ballot` for some slots, and decides those for which
-    /// that makes a quorum. What the coordinator decides itself, the others hear from it.
+    /// Counts the votes of these members, which accepted the proposals of `ballot` for some slots, and decides those
+    /// for which that makes a quorum. What the coordinator decides itself, the others hear from it.
     fn count(&mut self, first: Slot, last: Slot, ballot: Ballot, voters: ReplicaSet, effects: &mut Effects) {
         // A coordinator that lags may have adopted slots further ahead than an acceptor would take; they are its own.
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };

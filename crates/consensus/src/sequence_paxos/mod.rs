@@ -18,7 +18,7 @@
 //! | file | what it has |
 //! | --- | --- |
 //! | `phase1.rs` | a candidate asks (`Prepare`), members answer (`Promise`), a quorum makes it the leader |
-//! | `phase2.rs` | the leader's sequence reaches all (`AcceptSync`) and grows (`Accept`), until all deliver (`Decide`) |
+//! | `phase2.rs` | the leader's sequence reaches all (`AcceptSync`), grows (`Accept`), is decided (`Decide`) |
 //! | `rejoin.rs` | a follower missed something (`PrepareReq`, `Lagging`) |
 //! | `rules.rs`, `../rules.rs` | what may be promised, adopted, appended, decided: a few lines a rule |
 //! | `follower.rs`, `peers.rs`, `sequence.rs` | how far a follower is; as its leader sees it; the sequence in memory |

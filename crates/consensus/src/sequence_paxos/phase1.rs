@@ -1,5 +1,6 @@
-//! Phase 1, in the order in which its messages travel: a candidate asks (`Prepare`), each member promises and tells what it
-//! has and the candidate may lack (`Promise`), and with a quorum the candidate adopts the best sequence and leads.
+//! Phase 1, in the order in which its messages travel: a candidate asks (`Prepare`), each member promises and tells
+//! what it has and the candidate may lack (`Promise`), and with a quorum the candidate adopts the best sequence and
+//! leads.
 //!
 //! A leader asks a follower in the same way that may have missed something (`rejoin.rs`).
 

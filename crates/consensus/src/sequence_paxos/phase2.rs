@@ -1,6 +1,6 @@
-//! Phase 2, in the order in which its messages travel: the leader brings a follower to its sequence (`AcceptSync`, `SyncNext`),
-//! appends to it (`Accept`), the followers answer once that is durable (`Accepted`), a quorum chooses, and all deliver
-//! (`Decide`).
+//! Phase 2, in the order in which its messages travel: the leader brings a follower to its sequence (`AcceptSync`,
+//! `SyncNext`), appends to it (`Accept`), the followers answer once that is durable (`Accepted`), a quorum chooses, and
+//! all deliver (`Decide`).
 
 use std::collections::{BTreeMap, VecDeque};
 

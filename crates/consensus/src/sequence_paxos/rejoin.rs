@@ -1,6 +1,6 @@
 //! A follower that may have missed something, in the order in which the messages travel: it asks for a `Prepare`
-//! (`PrepareReq`), its leader asks what it has, or says that it dropped what the follower lacks (`Lagging`). The answer is
-//! in `phase1.rs`, what follows it in `phase2.rs`.
+//! (`PrepareReq`), its leader asks what it has, or says that it dropped what the follower lacks (`Lagging`). The answer
+//! is in `phase1.rs`, what follows it in `phase2.rs`.
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
