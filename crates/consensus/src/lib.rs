@@ -66,7 +66,7 @@ pub use message::{Body, Logged};
 pub use multipaxos::Decision;
 pub use options::{MESSAGE_HEAD_BYTES, Options, Restart, UnknownName};
 pub use outside::{NotRegistered, Outside, OutsideMessage, OutsideRecord, Registered, Start};
-pub use overrides::{OptionError, Overrides};
+pub use overrides::{MeasuredOption, OptionError, Overrides, OwnOption};
 pub use planted::Bug;
 pub use proofs::{Proofs, Prove};
 pub use protocol::{

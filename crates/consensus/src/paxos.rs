@@ -14,7 +14,7 @@ use crate::{
     rules::Rules,
 };
 
-/// After so many election time-outs without a sign of life a follower that reaches no quorum takes it that there is no
+/// After so many election time-outs without a sign of life a follower that reaches no quorum assumes that there is no
 /// leader. One that does reach a quorum may miss the leader alone, or will have another.
 const SILENT_TIMEOUTS: u32 = 2;
 

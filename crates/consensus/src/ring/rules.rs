@@ -184,7 +184,7 @@ mod tests {
         let slots = || (0..4).map(Slot);
         for (told, own) in slots().flat_map(|told| slots().map(move |own| (told, own))) {
             let decided = |slot: &Slot| *slot <= told || *slot <= own;
-            assert_eq!(Some(proposes_after(told, own)), slots().filter(decided).last());
+            assert_eq!(Some(proposes_after(told, own)), slots().rfind(decided));
             assert_eq!(with(Bug::ProposeBelowPrefix).proposes_after(told, own), own);
             assert_eq!((reserved(told, true), reserved(told, false)), (Some(told), None));
             assert!(with(Bug::TakeRangeForAll).reserved(told, false).is_some());

@@ -205,7 +205,7 @@ mod tests {
         let (first, decided, batches) = (Slot(1), Slot(0), Batches::default());
         let record =
             Record::Adopted { ballot: ballot(1), first, from: first, decided, covers: first, batches };
-        assert_eq!(adoption(record.clone(), Slot(4)), [record.clone()]);
+        assert_eq!(adoption(record.clone(), Slot(4)).as_slice(), std::slice::from_ref(&record));
         let torn = with(Bug::TornAdoption).adoption(record.clone(), Slot(4));
         assert_eq!(torn.len(), 2);
         assert!(matches!(torn[0], Record::Adopted { first: Slot(5), .. }) && torn[1] == record);
