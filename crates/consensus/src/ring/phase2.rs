@@ -9,8 +9,7 @@ use std::sync::Arc;
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Accept, AcceptedValue, Content, DecisionRun, Message, Record, Ring, RingDecision, State, Value, View,
-    VoteRun, Votes,
+    Accept, Content, DecisionRun, Message, Record, Ring, RingDecision, State, Value, View, VoteRun, Votes,
     coordinator::{Lap, ROUNDS, Waiting},
     rules::Passing,
     values::{carried, sent_on},
@@ -22,7 +21,6 @@ use crate::{
     leadership::Leads,
     paxos::Paxos,
     resend::Resend,
-    rules,
 };
 
 impl Ring {
@@ -51,12 +49,9 @@ impl Ring {
     /// How many more slots this coordinator may have under way.
     pub(super) fn slots_free(&self) -> usize {
         let State::Leader(leader) = &self.state else { return 0 };
-        // It goes no further beyond the decided prefix than acceptors follow.
-        let span = leader.next_slot().0 - self.decided().next().0;
-        let span_room = self.common.options.accept_ahead_max().saturating_sub(span);
-        let window_room = self.common.options.window_max.saturating_sub(self.in_flight());
         let reserved = leader.reserved.0.saturating_sub(leader.next_slot().prev().0);
-        window_room.min(usize::try_from(span_room.min(reserved)).unwrap_or(usize::MAX))
+        let free = self.acceptor.slots_free(leader.next_slot(), &self.common.options);
+        free.min(usize::try_from(reserved).unwrap_or(usize::MAX))
     }
 
     /// Proposes what waits; consecutive slots leave together.
@@ -361,10 +356,9 @@ impl Ring {
     /// Counts the votes of these members, which accepted the proposals of `ballot` for some slots, and decides those
     /// for which that makes a quorum. What the coordinator decides itself, the others hear from it.
     fn count(&mut self, first: Slot, last: Slot, ballot: Ballot, voters: ReplicaSet, effects: &mut Effects) {
-        // A coordinator that lags may have adopted slots further ahead than an acceptor would take; they are its own.
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
-        let bound = proposed.0.max(self.decided().0 + self.common.options.accept_ahead_max());
-        let (first, last) = (first.max(self.decided().next()), Slot(last.0.min(bound)));
+        let last = self.acceptor.counted_through(last, proposed, self.common.options.accept_ahead_max());
+        let first = first.max(self.decided().next());
         let undecided = (first.0..=last.0).map(Slot).filter(|&slot| !self.acceptor.is_decided(slot));
         let undecided: Vec<Slot> = undecided.collect();
         let (members, rules) = (&self.common.members, self.common.rules());
@@ -431,19 +425,6 @@ impl Ring {
         let rules = self.common.rules();
         self.acceptor.decide_through(through, |accepted| rules.holds_decision(accepted.ballot, ballot));
         self.deliver(effects);
-    }
-
-    /// A peer says what was decided in a slot.
-    pub(super) fn learn(&mut self, slot: Slot, ballot: Ballot, batch: Batch, effects: &mut Effects) {
-        let has_room = rules::has_room(slot, self.decided(), self.common.options.accept_ahead_max());
-        if self.is_congested() || !has_room || self.acceptor.is_decided(slot) {
-            return;
-        }
-        // The record makes the log hold the decided value, whatever was accepted here before.
-        let value = AcceptedValue { slot, ballot, batch: batch.clone() };
-        let lsn = effects.append(Record::Learned(value).into());
-        self.acceptor.learn(slot, Accepted { ballot, batch, lsn });
-        self.common.disk.given(lsn, 1);
     }
 
     /// Delivers the decided slots at the front.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
-use super::{Message, Ring, RingDecision, State, View};
+use super::{AcceptedValue, Message, Record, Ring, RingDecision, State, View};
 use crate::{
     Control, Effects, Input, Options, Protocol, Role, Route, Status, Threshold, VoterSets,
     leadership::{Leadership, Leads},
@@ -88,14 +88,7 @@ impl Protocol for Ring {
     }
 
     fn status(&self) -> Status {
-        Status {
-            role: self.role(),
-            view: self.common.reported.view,
-            decided: self.decided(),
-            decided_elsewhere: self.common.decided_elsewhere.max(self.decided()),
-            in_flight: self.in_flight(),
-            waits_for_disk: true,
-        }
+        self.common.status(self.role(), self.decided(), self.in_flight(), true)
     }
 
     fn answers(&self, now: Time, voter: ReplicaId) -> bool {
@@ -104,10 +97,7 @@ impl Protocol for Ring {
 
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
         let State::Leader(leader) = &self.state else { return };
-        let waiting = leader.waiting();
-        // These include slots that are decided after one that is not.
-        let accepted = self.acceptor.accepted_from(Slot::ZERO).map(|(_, accepted)| accepted);
-        accepted.map(|accepted| &accepted.batch).chain(waiting).for_each(see);
+        self.acceptor.batches().chain(leader.waiting()).for_each(see);
     }
 }
 
@@ -182,13 +172,11 @@ impl Paxos for Ring {
     }
 
     fn accepted_after(&self, known: Slot, ballot: Ballot) -> bool {
-        self.acceptor.accepted_from(known.next()).any(|(_, accepted)| accepted.ballot == ballot)
+        self.acceptor.has_accepted_after(known, ballot)
     }
 
     fn progress(&self) -> (Slot, bool) {
-        let decided = self.decided();
-        let has_work = self.in_flight() > 0 || decided < self.common.decided_elsewhere;
-        (decided, has_work && !self.is_congested())
+        self.common.progress_by_slot(self.decided(), self.in_flight())
     }
 
     fn resend(&mut self, now: Time, effects: &mut Effects) {
@@ -217,11 +205,9 @@ impl Ring {
         match control {
             Control::ReadIndex(token) => self.read_index(token, effects),
             Control::Learn { slot, ballots, batch, .. } => {
-                self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
-                if slot > self.decided() {
-                    self.learn(slot, ballots.proposed, batch, effects);
-                    self.deliver(effects);
-                }
+                let value = AcceptedValue { slot, ballot: ballots.proposed, batch };
+                self.common.learn(&mut self.acceptor, value, |value| Record::Learned(value).into(), effects);
+                self.deliver(effects);
             }
             Control::Installed { slot, delivered, .. } => {
                 if slot > self.decided() {

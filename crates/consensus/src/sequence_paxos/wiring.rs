@@ -74,14 +74,8 @@ impl Protocol for SequencePaxos {
     }
 
     fn status(&self) -> Status {
-        Status {
-            role: self.role(),
-            view: self.common.reported.view,
-            decided: self.log.decided(),
-            decided_elsewhere: self.common.decided_elsewhere.max(self.log.decided()),
-            in_flight: self.in_flight(),
-            waits_for_disk: matches!(self.state, State::Candidate(_) | State::Leader(_)),
-        }
+        let waits_for_disk = matches!(self.state, State::Candidate(_) | State::Leader(_));
+        self.common.status(self.role(), self.log.decided(), self.in_flight(), waits_for_disk)
     }
 
     fn answers(&self, now: Time, voter: ReplicaId) -> bool {
