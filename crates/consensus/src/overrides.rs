@@ -19,8 +19,8 @@ pub(crate) struct Key {
     pub(crate) serves: Serves,
 }
 
-/// Which values of a key serve. The others are those of documents and exist to be measured: they are safe, and slower or
-/// less available than the ones that serve.
+/// Which values of a key serve. The others are those of documents and exist to be measured: they are safe, and slower
+/// or less available than the ones that serve.
 pub(crate) enum Serves {
     /// All of them.
     All,

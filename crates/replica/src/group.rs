@@ -209,8 +209,8 @@ impl Group {
         options
     }
 
-    /// What this group has and the next one has not, since another protocol orders there: `election=NAME` and options as
-    /// `KEY=VALUE`. It is empty under the same protocol.
+    /// What this group has and the next one has not, since another protocol orders there: `election=NAME` and options
+    /// as `KEY=VALUE`. It is empty under the same protocol.
     #[must_use]
     pub fn dropped_by(&self, next: &Group) -> Vec<String> {
         if self.protocol == next.protocol {

@@ -111,10 +111,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     let other = begins_another(args, fixed.cluster, groups, &group);
     differing(&args.tuning, &group, groups).iter().chain(&other).for_each(|line| tracing::warn!("{line}"));
     if !args.tuning.laboratory {
-        for (number, group) in node.handles().iter().map(Handle::group).enumerate() {
-            let number = Some(number).filter(|_| groups.count > 1);
-            laboratory::remarks(&group, number).for_each(|line| tracing::warn!("{line}"));
-        }
+        warn_of_measured(&node);
     }
     let membership = Membership {
         handle: node.handle(),
@@ -173,6 +170,15 @@ fn join(
     config.merging = super::config::merging(groups, tuning);
     (config.me, config.cluster, config.joins) = (me, origin.cluster, Some(origin));
     Ok(groups)
+}
+
+/// Warns of options of the groups that exist to be measured.
+fn warn_of_measured(node: &Node) {
+    let several = node.handles().len() > 1;
+    for (number, group) in node.handles().iter().map(Handle::group).enumerate() {
+        let number = Some(number).filter(|_| several);
+        laboratory::remarks(&group, number).for_each(|line| tracing::warn!("{line}"));
+    }
 }
 
 /// Everything that is counted here.
