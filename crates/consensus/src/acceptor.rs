@@ -7,7 +7,7 @@ use std::{borrow::Borrow, collections::VecDeque};
 use synod_wire::{Ballot, Ballots, Batch, Lsn, Slot};
 
 use crate::{
-    Batches, ReplicaSet,
+    Batches, Options, ReplicaSet,
     batches::{fitting, last_of},
     codec::fields,
     slots::Slots,
@@ -162,6 +162,24 @@ impl Acceptor {
             .saturating_sub(self.decided_ahead)
     }
 
+    /// How many more slots a leader may have under way after those before `next`: it goes no further beyond the decided
+    /// prefix than acceptors follow.
+    pub(crate) fn slots_free(&self, next: Slot, options: &Options) -> usize {
+        let span_room = options.accept_ahead_max().saturating_sub(next.0 - self.slots.first().0);
+        let window_room = options.window_max.saturating_sub(self.undecided_before(next));
+        window_room.min(usize::try_from(span_room).unwrap_or(usize::MAX))
+    }
+
+    /// Whether something was accepted after a slot in a ballot.
+    pub(crate) fn has_accepted_after(&self, slot: Slot, ballot: Ballot) -> bool {
+        self.accepted_from(slot.next()).any(|(_, accepted)| accepted.ballot == ballot)
+    }
+
+    /// What is accepted and not delivered, also in slots that are decided after one that is not.
+    pub(crate) fn batches(&self) -> impl Iterator<Item = &Batch> {
+        self.accepted_from(Slot::ZERO).map(|(_, accepted)| &accepted.batch)
+    }
+
     /// How many of `count` proposals of a ballot, for `first` and the slots after it, have to be written
     /// together: those before the first one that is accepted already, or whose slot is decided.
     pub(crate) fn new_ones(&self, ballot: Ballot, first: Slot, count: usize) -> usize {
@@ -206,6 +224,12 @@ impl Acceptor {
     /// Whether any replica is known to have voted in the highest ballot of a slot.
     pub(crate) fn has_votes(&self, slot: Slot) -> bool {
         self.slots.get(slot).is_some_and(|instance| !instance.votes.is_empty())
+    }
+
+    /// The last slot for which votes count, of those through `last`. A leader that lags may have adopted slots further
+    /// ahead than an acceptor would take, all through `proposed`; they are its own.
+    pub(crate) fn counted_through(&self, last: Slot, proposed: Slot, ahead_max: u64) -> Slot {
+        last.min(proposed.max(Slot(self.decided().0 + ahead_max)))
     }
 
     /// The replicas that are known to have accepted the proposal of a ballot.

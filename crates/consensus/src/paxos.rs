@@ -5,13 +5,14 @@
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Effects, LeaderView, Link, Members, Options, Role,
+    Effects, LeaderView, Link, Members, Options, Role, Status,
+    acceptor::{Accepted, AcceptedValue, Acceptor},
     disk_watch::DiskWatch,
     election::{self, Advice, Election},
     leadership::{Leads, Reported},
     planted,
     progress_watch::ProgressWatch,
-    rules::Rules,
+    rules::{self, Rules},
 };
 
 /// After so many election time-outs without a sign of life a follower that reaches no quorum assumes that there is no
@@ -68,6 +69,37 @@ impl Common {
             progress: ProgressWatch::default(),
             backlogged: false,
         }
+    }
+
+    /// The answers to questions about a replica ([`crate::Protocol::status`]).
+    pub(crate) fn status(&self, role: Role, decided: Slot, in_flight: usize, waits_for_disk: bool) -> Status {
+        let decided_elsewhere = self.decided_elsewhere.max(decided);
+        Status { role, view: self.reported.view, decided, decided_elsewhere, in_flight, waits_for_disk }
+    }
+
+    /// [`Paxos::progress`] where each slot is decided by itself.
+    pub(crate) fn progress_by_slot(&self, decided: Slot, in_flight: usize) -> (Slot, bool) {
+        let has_work = in_flight > 0 || decided < self.decided_elsewhere;
+        (decided, has_work && !self.is_congested())
+    }
+
+    /// A peer says what was decided in a slot. The record makes the log hold that, whatever was accepted here before.
+    pub(crate) fn learn(
+        &mut self,
+        acceptor: &mut Acceptor,
+        value: AcceptedValue,
+        record: impl FnOnce(AcceptedValue) -> crate::Record,
+        effects: &mut Effects,
+    ) {
+        self.decided_elsewhere = self.decided_elsewhere.max(value.slot);
+        let has_room = rules::has_room(value.slot, acceptor.decided(), self.options.accept_ahead_max());
+        if self.is_congested() || !has_room || acceptor.is_decided(value.slot) {
+            return;
+        }
+        let AcceptedValue { slot, ballot, batch } = value.clone();
+        let lsn = effects.append(record(value));
+        acceptor.learn(slot, Accepted { ballot, batch, lsn });
+        self.disk.given(lsn, 1);
     }
 
     /// The rules that the family shares.

@@ -1,8 +1,8 @@
-//! The rules of the Paxos family: each is a pure function of plain data, with its place in the documents. What protocols
-//! of the family share is here; each protocol's folder has a `rules.rs` for its own.
+//! The rules of the Paxos family: each is a pure function of plain data, with its place in the documents. What
+//! protocols of the family share is here; each protocol's folder has a `rules.rs` for its own.
 //!
-//! A planted bug replaces one of these functions in a replica's table of rules ([`Rules`]; `planted.rs`). So the text of a
-//! protocol names a rule, and has no second way through it.
+//! A planted bug replaces one of these functions in a replica's table of rules ([`Rules`]; `planted.rs`). So the text
+//! of a protocol names a rule, and has no second way through it.
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot};
 
@@ -34,8 +34,8 @@ rules! {
     // Promising.
 
     /// A replica answers a ballot that is no lower than the one that it promised, and refuses a lower one (Santos 2012,
-    /// section 7.1.2, PHASE1B and PHASE2B: "only if no number > k seen"; Ng 2020, Algorithm 4, acceptor line 2, with E16
-    /// of docs/errata.md: the owner of the promised ballot may ask again).
+    /// section 7.1.2, PHASE1B and PHASE2B: "only if no number > k seen"; Ng 2020, Algorithm 4, acceptor line 2, with
+    /// E16 of docs/errata.md: the owner of the promised ballot may ask again).
     fn may_obey(promised: Ballot, ballot: Ballot) -> bool {
         ballot >= promised
     }
@@ -46,14 +46,14 @@ rules! {
         known.max(recorded)
     }
 
-    /// A replica that lost records must not vote: it may have forgotten a promise or a vote (Santos 2012 leaves recovery
-    /// open; docs/recovery-without-a-log.md).
+    /// A replica that lost records must not vote: it may have forgotten a promise or a vote (Santos 2012 leaves
+    /// recovery open; docs/recovery-without-a-log.md).
     fn may_vote(lost_records: bool) -> bool {
         !lost_records
     }
 
-    /// A promise or a vote leaves once the record that holds it is durable (Ng 2020, section 2.4.2, with P1, P3 and P4 of
-    /// docs/errata.md; Benz 2013, section 3.1.3, with ERR-1).
+    /// A promise or a vote leaves once the record that holds it is durable (Ng 2020, section 2.4.2, with P1, P3 and P4
+    /// of docs/errata.md; Benz 2013, section 3.1.3, with ERR-1).
     fn leaves_after(record: Lsn) -> Lsn {
         record
     }
@@ -67,8 +67,8 @@ rules! {
         members.is_quorum(by)
     }
 
-    /// A value is chosen once as many accepted it in one ballot (Santos 2012, Algorithm 4.1, round 4φ-1: "#<ack> received
-    /// > n/2"; Benz 2013, section 2.3, with ERR-19).
+    /// A value is chosen once as many accepted it in one ballot (Santos 2012, Algorithm 4.1, round 4φ-1: "#<ack>
+    /// received > n/2"; Benz 2013, section 2.3, with ERR-19).
     fn is_chosen(members: &Members, by: ReplicaSet) -> bool {
         members.is_quorum(by)
     }
@@ -81,30 +81,30 @@ rules! {
 
     // The value to adopt.
 
-    /// Of what the members of a quorum accepted in a slot, the value of the highest ballot is the only one that can have
-    /// been chosen (Santos 2012, Algorithm 4.1, round 4φ-3: "θmax"; Benz 2013, section 3.1.2, with ERR-2).
+    /// Of what the members of a quorum accepted in a slot, the value of the highest ballot is the only one that can
+    /// have been chosen (Santos 2012, Algorithm 4.1, round 4φ-3: "θmax"; Benz 2013, section 3.1.2, with ERR-2).
     fn outranks(told: Ballot, held: Ballot) -> bool {
         told > held
     }
 
-    /// A new leader proposes in each slot the value that was told of it, and is free where none was (Santos 2012, section
-    /// 7.1.2: "if any carried a value, propose the one with the highest k′, else free choice").
+    /// A new leader proposes in each slot the value that was told of it, and is free where none was (Santos 2012,
+    /// section 7.1.2: "if any carried a value, propose the one with the highest k′, else free choice").
     fn adopted(told: Option<Batch>) -> Option<Batch> {
         told
     }
 
     // Accepting.
 
-    /// An acceptor takes a slot that is not too far beyond its decided prefix, which bounds its memory. Not answering is
-    /// always safe.
+    /// An acceptor takes a slot that is not too far beyond its decided prefix, which bounds its memory. Not answering
+    /// is always safe.
     fn has_room(slot: Slot, decided: Slot, ahead_max: u64) -> bool {
         slot.0 <= decided.0 + ahead_max
     }
 
     // Deciding.
 
-    /// A leader announces what was decided in its ballot. A replica that accepted another ballot's value in the slot may
-    /// hold another one (Santos 2012, section 7.1.2, is silent: docs/multipaxos.md, "An announced decision names a
+    /// A leader announces what was decided in its ballot. A replica that accepted another ballot's value in the slot
+    /// may hold another one (Santos 2012, section 7.1.2, is silent: docs/multipaxos.md, "An announced decision names a
     /// ballot").
     fn holds_decision(accepted_in: Ballot, announced_in: Ballot) -> bool {
         accepted_in == announced_in

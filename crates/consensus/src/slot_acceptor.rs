@@ -12,6 +12,7 @@ use crate::{
     codec::records,
     describe::amnesia as lost_text,
     leadership::Reported,
+    rules,
 };
 
 records! {
@@ -326,7 +327,8 @@ impl SlotAcceptor {
     /// Accepts another replica's proposal of the promised ballot, and returns the record that has to be durable before
     /// this replica says so; `None` if it has no room for the proposal.
     pub fn accept(&mut self, slot: Slot, batch: &Batch, effects: &mut Effects) -> Option<Lsn> {
-        let has_room = !self.backlogged && slot.0 <= self.decided().0 + self.options.accept_ahead_max();
+        let has_room =
+            !self.backlogged && rules::has_room(slot, self.decided(), self.options.accept_ahead_max());
         has_room.then(|| self.propose(slot, batch, effects))
     }
 

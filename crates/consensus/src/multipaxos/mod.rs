@@ -17,7 +17,7 @@
 //! | file | what it has |
 //! | --- | --- |
 //! | `phase1.rs` | a candidate asks (`Prepare`), members answer (`Promise`), a quorum makes it the leader |
-//! | `phase2.rs` | the leader proposes (`Accept`), members vote (`Accepted`), a quorum decides, all deliver (`Decided`) |
+//! | `phase2.rs` | the leader proposes (`Accept`), members vote (`Accepted`), a quorum decides, all hear (`Decided`) |
 //! | `rules.rs`, `../rules.rs` | what may be promised, adopted, decided, delivered: a few lines a rule |
 //! | `recovery.rs`, `lives.rs` | a start with the log or without it (`Recover`, `RecoverAnswer`) |
 //! | `wiring.rs` | the answers to the traits: inputs on their way in, questions of the replica around |

@@ -4,16 +4,15 @@
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
-use super::{AcceptedValue, Message, MultiPaxos, Record, State, Votes};
+use super::{Message, MultiPaxos, Record, State, Votes};
 use crate::{
     Batches, Decision, Effect, Effects, Protocol,
-    acceptor::{Accepted, pages},
+    acceptor::pages,
     batches::{fitting, last_of},
     leadership::{Leadership, Leads},
     paxos::Paxos,
     proposer::{Flights, GapWatch},
     resend::Resend,
-    rules,
 };
 
 /// A replica that completed Phase 1.
@@ -235,10 +234,8 @@ impl MultiPaxos {
         who: ReplicaId,
         effects: &mut Effects,
     ) {
-        // A leader that lags may have adopted slots further ahead than an acceptor would take; they are its own.
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
-        let bound = proposed.0.max(self.decided().0 + self.common.options.accept_ahead_max());
-        let last = Slot(last.0.min(bound));
+        let last = self.acceptor.counted_through(last, proposed, self.common.options.accept_ahead_max());
         let (members, rules) = (&self.common.members, self.common.rules());
         let is_quorum = |votes| rules.is_chosen(members, votes);
         if self.acceptor.vote(first, last, ballot, members.only(who), is_quorum) {
@@ -284,26 +281,6 @@ impl MultiPaxos {
     ) {
         effects.send(from, Message::HeartbeatAck { ballot, round }, self.common.promised_lsn);
         self.handle_decided(ballot, decided, effects);
-    }
-
-    /// A peer says what was decided in a slot.
-    pub(super) fn learn(&mut self, slot: Slot, ballot: Ballot, batch: Batch, effects: &mut Effects) {
-        self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
-        if self.is_congested()
-            || slot <= self.decided()
-            || !rules::has_room(slot, self.decided(), self.common.options.accept_ahead_max())
-        {
-            return;
-        }
-        if self.acceptor.is_decided(slot) {
-            return;
-        }
-        // The record makes the log hold the decided value, whatever was accepted here before.
-        let lsn =
-            effects.append(Record::Learned(AcceptedValue { slot, ballot, batch: batch.clone() }).into());
-        self.acceptor.learn(slot, Accepted { ballot, batch, lsn });
-        self.common.disk.given(lsn, 1);
-        self.deliver(effects);
     }
 
     // Proposing again.

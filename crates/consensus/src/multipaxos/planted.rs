@@ -1,5 +1,5 @@
-//! Bugs of MultiPaxos that a test can plant ([`crate::Bug`]), and the rule that each replaces. Those that replace a rule
-//! of the family are in `../planted.rs`.
+//! Bugs of MultiPaxos that a test can plant ([`crate::Bug`]), and the rule that each replaces. Those that replace a
+//! rule of the family are in `../planted.rs`.
 
 use super::rules::Rules;
 use crate::Options;

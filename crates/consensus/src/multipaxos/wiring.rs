@@ -2,7 +2,7 @@
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
-use super::{Message, MultiPaxos, State};
+use super::{AcceptedValue, Message, MultiPaxos, Record, State};
 use crate::{
     Control, Decision, Effects, Input, Options, Protocol, Role, Status, VoterSets,
     leadership::{Leadership, Leads},
@@ -61,11 +61,7 @@ impl Protocol for MultiPaxos {
     fn room(&self) -> usize {
         match &self.state {
             State::Leader(leader) if !self.is_congested() => {
-                // The leader goes no further beyond the decided prefix than acceptors follow.
-                let span = leader.next_slot().0 - self.decided().next().0;
-                let span_room = self.common.options.accept_ahead_max().saturating_sub(span);
-                let window_room = self.common.options.window_max.saturating_sub(self.in_flight());
-                window_room.min(usize::try_from(span_room).unwrap_or(usize::MAX))
+                self.acceptor.slots_free(leader.next_slot(), &self.common.options)
             }
             _ => 0,
         }
@@ -76,15 +72,9 @@ impl Protocol for MultiPaxos {
     }
 
     fn status(&self) -> Status {
-        Status {
-            role: self.role(),
-            view: self.common.reported.view,
-            decided: self.decided(),
-            decided_elsewhere: self.common.decided_elsewhere.max(self.decided()),
-            in_flight: self.in_flight(),
-            waits_for_disk: self.common.options.multipaxos.decision == Decision::All
-                || !matches!(self.state, State::Follower),
-        }
+        let everybody_counts = self.common.options.multipaxos.decision == Decision::All;
+        let waits_for_disk = everybody_counts || !matches!(self.state, State::Follower);
+        self.common.status(self.role(), self.decided(), self.in_flight(), waits_for_disk)
     }
 
     fn answers(&self, now: Time, voter: ReplicaId) -> bool {
@@ -93,10 +83,7 @@ impl Protocol for MultiPaxos {
 
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
         let State::Leader(leader) = &self.state else { return };
-        let waiting = leader.waiting();
-        // These include slots that are decided after one that is not.
-        let accepted = self.acceptor.accepted_from(Slot::ZERO).map(|(_, accepted)| accepted);
-        accepted.map(|accepted| &accepted.batch).chain(waiting).for_each(see);
+        self.acceptor.batches().chain(leader.waiting()).for_each(see);
     }
 }
 
@@ -182,13 +169,11 @@ impl Paxos for MultiPaxos {
     }
 
     fn accepted_after(&self, known: Slot, ballot: Ballot) -> bool {
-        self.acceptor.accepted_from(known.next()).any(|(_, accepted)| accepted.ballot == ballot)
+        self.acceptor.has_accepted_after(known, ballot)
     }
 
     fn progress(&self) -> (Slot, bool) {
-        let decided = self.decided();
-        let has_work = self.in_flight() > 0 || decided < self.common.decided_elsewhere;
-        (decided, has_work && !self.is_congested())
+        self.common.progress_by_slot(self.decided(), self.in_flight())
     }
 
     fn resend(&mut self, now: Time, effects: &mut Effects) {
@@ -214,7 +199,11 @@ impl MultiPaxos {
     fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {
         match control {
             Control::ReadIndex(token) => self.read_index(token, effects),
-            Control::Learn { slot, ballots, batch, .. } => self.learn(slot, ballots.proposed, batch, effects),
+            Control::Learn { slot, ballots, batch, .. } => {
+                let value = AcceptedValue { slot, ballot: ballots.proposed, batch };
+                self.common.learn(&mut self.acceptor, value, |value| Record::Learned(value).into(), effects);
+                self.deliver(effects);
+            }
             Control::Installed { slot, .. } => {
                 if slot > self.decided() {
                     self.acceptor.installed(slot);

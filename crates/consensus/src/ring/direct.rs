@@ -15,7 +15,7 @@ use synod_wire::{Lsn, ReplicaId, Slot, Time};
 
 use super::{
     DecisionRun, Message, Ring, State, View,
-    leader::{Waiting, another_order},
+    coordinator::{Waiting, another_order},
 };
 use crate::{Effects, leadership::Leads, paxos::Paxos};
 

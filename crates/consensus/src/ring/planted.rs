@@ -1,5 +1,5 @@
-//! Bugs of the ring that a test can plant ([`crate::Bug`]), and the rule that each replaces. Those that replace a rule of
-//! the family are in `../planted.rs`.
+//! Bugs of the ring that a test can plant ([`crate::Bug`]), and the rule that each replaces. Those that replace a rule
+//! of the family are in `../planted.rs`.
 
 use synod_wire::{Lsn, Slot};
 

@@ -115,7 +115,7 @@ impl Ring {
 
     /// Takes only how far decisions go, and which replica leads. It neither votes nor answers a leader that counts
     /// which replicas follow it, so it is left out of the ring.
-    pub(super) fn receive_while_recovering(
+    pub(super) fn handle_while_recovering(
         &mut self,
         now: Time,
         from: ReplicaId,

@@ -51,8 +51,8 @@ rules! {
         accepted_in != Some(ballot)
     }
 
-    /// What a member writes down for a proposal: its bytes, which a name finds in what the member accepted before in the
-    /// slot, or in what passed by. Of a value whose bytes are not here it writes down nothing, so it does not vote
+    /// What a member writes down for a proposal: its bytes, which a name finds in what the member accepted before in
+    /// the slot, or in what passed by. Of a value whose bytes are not here it writes down nothing, so it does not vote
     /// (section 3.1.3, ERR-23). What it accepted in a lower ballot is replaced (ERR-6).
     fn accepts(proposed: &Content, before: Option<&Batch>, passed: Option<&Batch>) -> Option<Batch> {
         match proposed {
@@ -117,8 +117,8 @@ mod tests {
         Ballot { round, replica: ReplicaId(1) }
     }
 
-    /// Against all sets of votes of up to five members: a majority decides where its last vote was added, or at the last
-    /// member, and nothing else does.
+    /// Against all sets of votes of up to five members: a majority decides where its last vote was added, or at the
+    /// last member, and nothing else does.
     #[test]
     fn a_majority_of_members_decides_at_one_place() {
         let mut differs = [false; 2];

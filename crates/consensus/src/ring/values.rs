@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use synod_wire::{Batch, BatchId, Lsn, ReplicaId, SessionId, Time};
 
-use super::{Content, Message, Ring, State, Value, View, leader::Waiting, walk::Took};
+use super::{Content, Message, Ring, State, Value, View, coordinator::Waiting, walk::Took};
 use crate::{Effects, Protocol, Role, batches::fitting, leadership::Leads, paxos::Paxos, resend::Resend};
 
 /// The most bytes of batches of which no slot is known yet. A batch that is dropped comes again.
@@ -86,7 +86,7 @@ impl Values {
         }
     }
 
-    /// Takes note that a batch is delivered. Returns how long one of this replica's clients took.
+    /// A batch is delivered. Returns how long one of this replica's clients took.
     pub(super) fn delivered(&mut self, id: BatchId, now: Time) -> Option<Took> {
         self.drop_held(id);
         let pending = self.pending.remove(&id)?;
@@ -217,7 +217,7 @@ impl Ring {
     }
 
     /// Batches pass by on their way to the coordinator, or have arrived there.
-    pub(super) fn on_values(
+    pub(super) fn handle_values(
         &mut self,
         now: Time,
         from: ReplicaId,

@@ -122,7 +122,7 @@ impl SequencePaxos {
         whole
     }
 
-    /// Takes note that this replica had promised a ballot in which it accepted, even if the record of the
+    /// This replica had promised a ballot in which it accepted, even if the record of the
     /// promise is gone: of an epoch that is over only what it decided is kept.
     fn replay_accepted_in(&mut self, ballot: Ballot) {
         self.accepted_in = self.accepted_in.max(ballot);
@@ -164,7 +164,7 @@ impl SequencePaxos {
 
     /// Takes only what is decided, and which replica leads. It neither votes nor answers a leader that counts
     /// which replicas follow it.
-    pub(super) fn receive_while_recovering(
+    pub(super) fn handle_while_recovering(
         &mut self,
         now: Time,
         from: ReplicaId,

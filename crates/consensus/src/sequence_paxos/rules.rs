@@ -1,6 +1,6 @@
 //! The rules of Sequence Paxos that are its own (Ng 2020, Algorithm 4, of which E-n in docs/errata.md are corrections).
-//! Those that the whole family has are in `../rules.rs`: what a replica may answer, what a quorum is, through which slot a
-//! sequence is chosen.
+//! Those that the whole family has are in `../rules.rs`: what a replica may answer, what a quorum is, through which
+//! slot a sequence is chosen.
 
 use synod_wire::{Ballot, Slot};
 
@@ -17,13 +17,14 @@ rules! {
     }
 
     /// A sequence may hold something chosen that another one lacks if it is of a higher ballot, or longer in the same
-    /// (acceptor line 5, E15; absolute lengths: E22). So a promise tells it, and a candidate adopts the best of a quorum.
+    /// (acceptor line 5, E15; absolute lengths: E22). So a promise tells it, and a candidate adopts the best of a
+    /// quorum.
     fn is_better(one: Extent, other: Extent) -> bool {
         one.rank() > other.rank()
     }
 
-    /// What a promise says to a candidate that has `asked`, and whether it tells elements: those of a better sequence. It
-    /// names how far its sender knows decisions, not how far the candidate does (acceptor lines 5 and 6, E2).
+    /// What a promise says to a candidate that has `asked`, and whether it tells elements: those of a better sequence.
+    /// It names how far its sender knows decisions, not how far the candidate does (acceptor lines 5 and 6, E2).
     fn promises(has: Extent, asked: Extent) -> (Extent, bool) {
         (has, is_better(has, asked))
     }
@@ -68,8 +69,8 @@ rules! {
         takes_accepts && sent >= through
     }
 
-    /// What is learned from another replica is written down, if it was decided in a higher ballot than the accepted one,
-    /// although the same value is held: a restart would take it for decided in the lower ballot.
+    /// What is learned from another replica is written down, if it was decided in a higher ballot than the accepted
+    /// one, although the same value is held: a restart would take it for decided in the lower ballot.
     fn raises_ballot(decided_in: Ballot, accepted_in: Ballot) -> bool {
         decided_in > accepted_in
     }
@@ -119,8 +120,8 @@ mod tests {
         }
     }
 
-    /// Three replicas, in all states that a history with these rules can leave: a slot that a quorum has accepted in one
-    /// ballot is in every sequence of a higher one (I5). The best sequence of whichever quorum promises has it.
+    /// Three replicas, in all states that a history with these rules can leave: a slot that a quorum has accepted in
+    /// one ballot is in every sequence of a higher one (I5). The best sequence of whichever quorum promises has it.
     #[test]
     fn the_best_of_a_quorum_has_what_was_chosen() {
         let quorums = [[0, 1], [0, 2], [1, 2]];

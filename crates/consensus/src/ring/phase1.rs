@@ -1,4 +1,5 @@
-//! Phase 1: what a coordinator has to know of slots before it may propose in them.
+//! Phase 1, in the order in which its messages travel: a candidate asks (`Prepare`), each member promises and tells
+//! what it accepted (`Promise`), and with a quorum the candidate coordinates.
 //!
 //! A promise is for all slots, and a coordinator needs no second one. What it has to ask is what was accepted before:
 //! open, for all later slots at once; or for one range of slots after the other (Benz 2013, section 3.1.2), each
@@ -6,16 +7,33 @@
 //! ballot, told what it accepted there; docs/ring.md has the argument.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
-use synod_wire::{Batch, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Batch, ReplicaId, Slot, Time};
 
-use super::{Message, Promise, Ring, State, leader::Waiting};
-use crate::{
-    Effects, Members, ReplicaSet, leadership::Leads, paxos::Paxos, proposer::Told, resend::Resend, rules,
+use super::{
+    Message, Promise, Record, Ring, State,
+    coordinator::{Leader, Waiting},
+    late::Late,
 };
+use crate::{
+    Effects, Members, ReplicaSet, Role,
+    leadership::{Leadership, Leads},
+    paxos::Paxos,
+    proposer::Told,
+    resend::Resend,
+    rules,
+};
+
+/// A replica in Phase 1.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) question: Question,
+    /// The members that answered questions before.
+    answered: BTreeSet<ReplicaId>,
+}
 
 /// What the members are asked: what each accepted in some slots.
 #[derive(Clone, Debug)]
@@ -77,8 +95,19 @@ impl Question {
 }
 
 impl Ring {
+    // The candidate asks.
+
+    /// Promises itself a ballot of its own, and asks all others to promise it.
+    pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        self.common.election.tried();
+        self.promise(now, ballot, effects);
+        let question = self.question(self.decided().next(), now);
+        self.state = State::Candidate(Candidate { question, answered: BTreeSet::new() });
+        self.ask_all(effects);
+    }
+
     /// A question about the slots from one on: as many as the options say, or all.
-    pub(super) fn question(&self, from: Slot, now: Time) -> Question {
+    fn question(&self, from: Slot, now: Time) -> Question {
         let count = self.reserve();
         Question {
             from,
@@ -106,7 +135,7 @@ impl Ring {
     }
 
     /// Asks all members.
-    pub(super) fn ask_all(&mut self, effects: &mut Effects) {
+    fn ask_all(&mut self, effects: &mut Effects) {
         let Some(question) = self.asked() else { return };
         let (from, through) = (question.from, question.through);
         let message = self.prepare(from, through);
@@ -122,29 +151,70 @@ impl Ring {
         }
     }
 
-    /// Asks again, if it is time, those that have not told all.
-    pub(super) fn ask_again(&mut self, now: Time, effects: &mut Effects) {
-        let wait_max = self.common().options.election_timeout;
-        if self.asked().is_some_and(|question| question.resend.is_due(now, wait_max)) {
-            let peers: Vec<ReplicaId> = self.common().members.peers().collect();
-            peers.into_iter().for_each(|peer| self.ask(peer, effects));
+    // A member answers.
+
+    /// A candidate asks for a promise, and for what was accepted in the slots from `first` to `through`.
+    pub(super) fn handle_prepare(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        first: Slot,
+        through: Slot,
+        effects: &mut Effects,
+    ) {
+        if !self.obeys_prepare(now, from, ballot, first, effects) {
+            return;
+        }
+        let promise = self.promise_page(ballot, first, through);
+        effects.send(from, Message::Promise(promise), effects.last_lsn());
+    }
+
+    /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in one ends.
+    pub(super) fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        debug_assert!(ballot > self.common.promised, "promises only grow");
+        // Votes in a lower ballot leave before it is known that there are no more.
+        self.send_outgoing(effects);
+        self.common.promised = ballot;
+        self.late = Late::default();
+        if self.is_learner() {
+            // It only follows: nobody needs its promise.
+            self.common.election.promised(ballot, now);
+            return;
+        }
+        self.common.promised_lsn = effects.append(Record::Promised(ballot).into());
+        self.common.election.promised(ballot, now);
+        self.step_down(effects);
+    }
+
+    /// Gives up leading or trying to.
+    pub(super) fn step_down(&mut self, effects: &mut Effects) {
+        if let State::Leader(leader) = &mut self.state {
+            leader.duties.rounds.fail(effects);
+        }
+        self.common.progress = Default::default();
+        if !matches!(self.role(), Role::Recovering | Role::Learner) {
+            self.state = State::Follower;
         }
     }
 
-    /// Asks a member for the page of its promise that is still missing.
-    pub(super) fn ask(&mut self, peer: ReplicaId, effects: &mut Effects) {
-        let Some(question) = self.asked() else { return };
-        let through = question.through;
-        let from = match question.answers.get(&peer) {
-            None => question.from,
-            Some(Answer::Wanted(next)) => *next,
-            Some(Answer::Whole { .. }) => return,
-        };
-        let message = self.prepare(from, through);
-        effects.send(peer, message, self.common().promised_lsn);
+    /// What this replica accepted in the slots from `first` to `through`, as much as fits a page. The page speaks of
+    /// records up to the present end of the log, so it may leave only once they are durable.
+    fn promise_page(&self, ballot: Ballot, first: Slot, through: Slot) -> Promise {
+        let (accepted, next) = self.acceptor.page(first, through, self.common.options.page_bytes_max);
+        Promise { ballot, from: first, decided: self.decided(), accepted, next }
     }
 
-    pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
+    // The candidate takes the answers.
+
+    /// A member promised, and told a page of what it accepted.
+    pub(super) fn handle_promise(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        promise: Promise,
+        effects: &mut Effects,
+    ) {
         let rules = self.common().rules();
         let (decided, ballot) = (promise.decided, promise.ballot);
         let ahead_max = self.common().options.accept_ahead_max();
@@ -165,14 +235,6 @@ impl Ring {
         }
         self.ask_rest(from, effects);
         self.complete_phase_1(now, effects);
-    }
-
-    /// Asks for the rest of an answer of which a page came.
-    fn ask_rest(&mut self, peer: ReplicaId, effects: &mut Effects) {
-        let wanted = |question: &mut Question| matches!(question.answers.get(&peer), Some(Answer::Wanted(_)));
-        if self.asked().is_some_and(wanted) {
-            self.ask(peer, effects);
-        }
     }
 
     /// Goes on if a quorum has told all that it was asked: begins to lead, or asks about the slots after these, if
@@ -233,6 +295,28 @@ impl Ring {
         }
     }
 
+    /// Begins to lead: slots through `decided` are decided, and what waits goes into the slots after it, none of
+    /// which is after `reserved`.
+    fn begin_to_lead(
+        &mut self,
+        now: Time,
+        decided: Slot,
+        reserved: Slot,
+        waiting: VecDeque<Waiting>,
+        answered: BTreeSet<ReplicaId>,
+        effects: &mut Effects,
+    ) {
+        let last = Slot(decided.0 + waiting.len() as u64);
+        let duties = Leadership::begin(now, self.decided(), last);
+        let leader = Leader::begin(now, self.common.promised, duties, (decided, reserved), waiting, answered);
+        self.state = State::Leader(Box::new(leader));
+        self.common.election.leads(now);
+        self.form_ring(now, self.first_order(now), effects);
+        // At once: these values belong into these slots, whatever else this burst brings.
+        self.send_accepts(now, effects);
+        self.lead_on(now, effects);
+    }
+
     /// Of what was accepted in a later range, that which this coordinator has not under way and which may still count.
     /// It began to lead because a quorum had accepted nothing in later slots, so nothing was chosen there in a lower
     /// ballot, and nothing has to be proposed again: a batch that it proposes elsewhere would only take a second slot.
@@ -279,6 +363,38 @@ impl Ring {
             }
             self.ask_all(effects);
             self.complete_phase_1(now, effects);
+        }
+    }
+
+    // Asking again.
+
+    /// Asks again, if it is time, those that have not told all.
+    pub(super) fn ask_again(&mut self, now: Time, effects: &mut Effects) {
+        let wait_max = self.common().options.election_timeout;
+        if self.asked().is_some_and(|question| question.resend.is_due(now, wait_max)) {
+            let peers: Vec<ReplicaId> = self.common().members.peers().collect();
+            peers.into_iter().for_each(|peer| self.ask(peer, effects));
+        }
+    }
+
+    /// Asks a member for the page of its promise that is still missing.
+    pub(super) fn ask(&mut self, peer: ReplicaId, effects: &mut Effects) {
+        let Some(question) = self.asked() else { return };
+        let through = question.through;
+        let from = match question.answers.get(&peer) {
+            None => question.from,
+            Some(Answer::Wanted(next)) => *next,
+            Some(Answer::Whole { .. }) => return,
+        };
+        let message = self.prepare(from, through);
+        effects.send(peer, message, self.common().promised_lsn);
+    }
+
+    /// Asks for the rest of an answer of which a page came.
+    fn ask_rest(&mut self, peer: ReplicaId, effects: &mut Effects) {
+        let wanted = |question: &mut Question| matches!(question.answers.get(&peer), Some(Answer::Wanted(_)));
+        if self.asked().is_some_and(wanted) {
+            self.ask(peer, effects);
         }
     }
 }

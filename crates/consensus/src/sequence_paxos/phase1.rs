@@ -1,12 +1,16 @@
-//! The proposer: the prepare phase, adopting a sequence, appending to it; heartbeats, reads, stepping down.
+//! Phase 1, in the order in which its messages travel: a candidate asks (`Prepare`), each member promises and tells
+//! what it has and the candidate may lack (`Promise`), and with a quorum the candidate adopts the best sequence and
+//! leads.
+//!
+//! A leader asks a follower in the same way that may have missed something (`rejoin.rs`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
-use super::{Extent, Message, Prepare, Promise, Record, SequencePaxos, State, peers::Peer};
+use super::{Extent, Leader, Message, Phase, Prepare, Promise, Record, SequencePaxos, State, peers::Peer};
 use crate::{
-    Batches, Effects, Protocol,
+    Batches, Effects,
     batches::{fitting, last_of},
     leadership::Leadership,
     paxos::Paxos,
@@ -40,36 +44,10 @@ struct Best {
     next: Option<Slot>,
 }
 
-/// A replica that has adopted a sequence in its ballot.
-#[derive(Clone, Debug)]
-pub(super) struct Leader {
-    pub(super) ballot: Ballot,
-    /// The sequence that was adopted: of this ballot, through this slot. A follower whose own is of the same ballot
-    /// and not longer has a prefix of it.
-    pub(super) adopted: Extent,
-    pub(super) peers: BTreeMap<ReplicaId, Peer>,
-    /// Records, and what they hold is sent, through this slot; what was proposed since goes with the end of the burst.
-    pub(super) written: Slot,
-    /// The leader's own sequence is durable through this slot.
-    own: Slot,
-    /// Records that are not durable yet, each with the slot through which the sequence will be durable with it.
-    undurable: VecDeque<(Lsn, Slot)>,
-    pub(super) duties: Leadership,
-}
-
-impl Leader {
-    pub(super) fn tick_at(&self) -> Time {
-        let resend_at = self.peers.values().map(|peer| peer.resend_at(self.written)).min();
-        self.duties.tick_at().min(resend_at.unwrap_or(Time::NEVER))
-    }
-
-    /// Whether no replica is taken to have accepted more than there is (I7).
-    pub(super) fn all_within(&self, last: Slot) -> bool {
-        self.own <= last && self.written <= last && self.peers.values().all(|peer| peer.last <= last)
-    }
-}
-
 impl SequencePaxos {
+    // The candidate asks.
+
+    /// Promises itself a ballot of its own, and asks all others to promise it.
     pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         self.common.election.tried();
         self.promise(now, ballot, effects);
@@ -87,50 +65,130 @@ impl SequencePaxos {
         self.common.broadcast(Message::Prepare(prepare), self.common.promised_lsn, effects);
     }
 
-    /// Asks again the replicas that have not answered, or whose answer has another page.
-    pub(super) fn resend_prepare(&mut self, now: Time, effects: &mut Effects) {
-        let wait_max = self.common.options.election_timeout;
-        let State::Candidate(candidate) = &mut self.state else { return };
-        if candidate.resend.is_due(now, wait_max) {
-            let peers: Vec<ReplicaId> = self.common.members.peers().collect();
-            peers.into_iter().for_each(|peer| self.ask_for_promise(peer, effects));
+    // A member answers.
+
+    /// A candidate asks for a promise, or a leader what its follower has.
+    pub(super) fn handle_prepare(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        prepare: Prepare,
+        effects: &mut Effects,
+    ) {
+        let answers = self.rules().answers_prepare(self.common.promised, prepare.ballot);
+        if !self.obeys(now, from, prepare.ballot, effects) || !answers {
+            return;
+        }
+        let timeout = self.common.options.election_timeout;
+        let State::Follower(follower) = &mut self.state else { return };
+        // A follower that accepts in this ballot goes on. It holds a prefix of the leader's sequence,
+        // whatever was lost, and what comes next says where it belongs. Without slots in an `Accept` this
+        // would be unsafe (E17).
+        if follower.phase == Phase::Recover {
+            follower.phase = Phase::Prepare;
+            follower.staging = None;
+        }
+        // The owner of the ballot sends again what is not answered.
+        follower.ask = Resend::first(now, timeout);
+        if prepare.page > follower.told {
+            // The candidate has the page before this one: it makes progress.
+            follower.told = prepare.page;
+            self.common.election.promised(prepare.ballot, now);
+        }
+        let promise = self.promise_page(&prepare);
+        // The answer speaks of the promise and of everything accepted, that is of all records up to the
+        // present end of the log.
+        effects.send(from, promise, self.common.rules().leaves_after(effects.last_lsn()));
+    }
+
+    /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in a
+    /// lower one ends.
+    pub(super) fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        debug_assert!(ballot > self.common.promised, "promises only grow");
+        self.step_down(effects);
+        self.common.promised = ballot;
+        self.common.promised_lsn = effects.append(Record::Promised(ballot).into());
+        self.common.election.promised(ballot, now);
+        if !matches!(self.state, State::Recovering) {
+            self.state = State::Follower(self.new_follower(now));
         }
     }
 
-    pub(super) fn ask_for_promise(&self, peer: ReplicaId, effects: &mut Effects) {
-        let State::Candidate(candidate) = &self.state else { return };
-        let page = candidate.best.next.filter(|_| candidate.best.from == Some(peer));
-        if page.is_some() || !candidate.promises.contains_key(&peer) {
-            let prepare = Prepare { page: page.unwrap_or(Slot::ZERO), ..candidate.prepare };
-            effects.send(peer, Message::Prepare(prepare), candidate.lsn);
+    /// Stops leading, or trying to, after the election was told.
+    pub(super) fn step_down(&mut self, effects: &mut Effects) {
+        if let State::Leader(leader) = &mut self.state {
+            leader.duties.rounds.fail(effects);
+            // No follower was told of these; the replicas that proposed them propose them again.
+            self.log.truncate(leader.written);
+        }
+        self.common.progress = Default::default();
+        if matches!(self.state, State::Leader(_) | State::Candidate(_)) {
+            self.state = State::Follower(self.new_follower(Time::ZERO));
         }
     }
 
-    pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
+    /// A page of what this replica has and the candidate may lack.
+    fn promise_page(&self, prepare: &Prepare) -> Message {
+        let (has, tells) = self.rules().promises(self.extent(), prepare.has);
+        // In the same ballot the shorter sequence is a prefix of the longer one.
+        let same = has.accepted_in == prepare.has.accepted_in;
+        let lacks = if same { prepare.has.last.next() } else { prepare.has.decided.next() };
+        let first = prepare.page.max(lacks).max(self.log.first());
+        let last = if tells { has.last } else { Slot::ZERO };
+        let batches = self.log.page(first, last, self.common.options.page_bytes_max, usize::MAX);
+        let more = last_of(first, &batches) < last;
+        Message::Promise(Promise { ballot: prepare.ballot, has, page: prepare.page, first, batches, more })
+    }
+
+    // The candidate takes the answers.
+
+    /// A member promised, and told a page of what it has.
+    pub(super) fn handle_promise(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        promise: Promise,
+        effects: &mut Effects,
+    ) {
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(promise.has.decided);
-        let rules = self.rules();
-        match &mut self.state {
+        match &self.state {
             State::Candidate(candidate) if candidate.ballot == promise.ballot => {
-                let is_best = rules.is_better(promise.has, candidate.best.has);
-                if !candidate.takes(from, promise, is_best) {
-                    // Nothing new: what is still missing is asked for again in a while.
-                    return;
-                }
-                self.common.election.answered(from, now);
-                if let State::Candidate(candidate) = &self.state
-                    && candidate.best.from == Some(from)
-                    && candidate.best.next.is_some()
-                {
-                    self.ask_for_promise(from, effects);
-                }
-                self.complete_prepare(now, effects);
+                self.handle_promise_prepare(now, from, promise, effects);
             }
             State::Leader(leader) if leader.ballot == promise.ballot => {
-                self.common.election.answered(from, now);
-                self.synchronise(now, from, promise.has, effects);
+                self.handle_promise_accept(now, from, promise, effects);
             }
             _ => {}
         }
+    }
+
+    /// A candidate takes the promise in.
+    fn handle_promise_prepare(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        promise: Promise,
+        effects: &mut Effects,
+    ) {
+        let rules = self.rules();
+        let State::Candidate(candidate) = &mut self.state else { return };
+        let is_best = rules.is_better(promise.has, candidate.best.has);
+        if !candidate.takes(from, promise, is_best) {
+            // Nothing new: what is still missing is asked for again in a while.
+            return;
+        }
+        let has_more = candidate.best.from == Some(from) && candidate.best.next.is_some();
+        self.common.election.answered(from, now);
+        if has_more {
+            self.ask_for_promise(from, effects);
+        }
+        self.complete_prepare(now, effects);
+    }
+
+    /// The leader has its sequence: a follower that promises late, or again, is brought to it.
+    fn handle_promise_accept(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
+        self.common.election.answered(from, now);
+        self.synchronise(now, from, promise.has, effects);
     }
 
     /// Adopts the best sequence and begins to lead, if a quorum has promised and that sequence is there.
@@ -166,17 +224,8 @@ impl SequencePaxos {
         let retransmit_after = self.common.options.retransmit_after;
         let peers =
             self.common.members.peers().map(|peer| (peer, Peer::asked(now, retransmit_after))).collect();
-        let mut undurable = VecDeque::new();
-        undurable.push_back((self.accepted_lsn, last));
-        self.state = State::Leader(Leader {
-            ballot,
-            adopted: best.has,
-            peers,
-            written: last,
-            own: Slot::ZERO,
-            undurable,
-            duties: Leadership::begin(now, self.log.decided(), last),
-        });
+        let duties = Leadership::begin(now, self.log.decided(), last);
+        self.state = State::Leader(Leader::begin(ballot, best.has, peers, (self.accepted_lsn, last), duties));
         self.common.election.leads(now);
         self.decide_through(decided, effects);
         for (peer, has) in promises {
@@ -218,77 +267,24 @@ impl SequencePaxos {
         pages
     }
 
-    pub(super) fn propose(&mut self, batch: Batch, awaited: bool) {
-        if self.room() == 0 {
-            return;
-        }
-        let State::Leader(leader) = &mut self.state else { return };
-        self.log.push(batch);
-        if awaited {
-            leader.duties.awaits(self.log.last());
+    // Asking again.
+
+    /// Asks again the replicas that have not answered, or whose answer has another page.
+    pub(super) fn resend_prepare(&mut self, now: Time, effects: &mut Effects) {
+        let wait_max = self.common.options.election_timeout;
+        let State::Candidate(candidate) = &mut self.state else { return };
+        if candidate.resend.is_due(now, wait_max) {
+            let peers: Vec<ReplicaId> = self.common.members.peers().collect();
+            peers.into_iter().for_each(|peer| self.ask_for_promise(peer, effects));
         }
     }
 
-    /// Writes down what was proposed since the last time, and sends it to every follower that has what comes before.
-    pub(super) fn send_accepts(&mut self, effects: &mut Effects) {
-        let slots_max = if self.common.options.sequence_paxos.batched_accepts { usize::MAX } else { 1 };
-        let (bytes_max, last) = (self.common.options.page_bytes_max, self.log.last());
-        while let State::Leader(leader) = &mut self.state
-            && leader.written < last
-        {
-            let (ballot, first) = (leader.ballot, leader.written.next());
-            let batches = self.log.page(first, last, bytes_max, slots_max);
-            let decided = self.log.decided();
-            leader.written = last_of(first, &batches);
-            let lsn =
-                effects.append(Record::Accepted { ballot, first, decided, batches: batches.clone() }.into());
-            self.accepted_lsn = lsn;
-            self.recorded = self.recorded.max(leader.written);
-            leader.undurable.push_back((lsn, leader.written));
-            self.common.disk.given(lsn, batches.len() as u64);
-            // The followers' disks work while this one does.
-            self.send_accept(first, &batches, effects);
-        }
-    }
-
-    /// Counts this replica's own acceptance, once it is durable (P6).
-    pub(super) fn accepted_durably(&mut self, effects: &mut Effects) {
-        let State::Leader(leader) = &mut self.state else { return };
-        while leader.undurable.front().is_some_and(|(lsn, _)| *lsn <= self.common.durable) {
-            leader.own = leader.undurable.pop_front().expect("there is a front").1;
-        }
-        self.choose(effects);
-    }
-
-    /// Decides what a quorum has accepted.
-    pub(super) fn choose(&mut self, effects: &mut Effects) {
-        let rules = self.common.rules();
-        let State::Leader(leader) = &mut self.state else { return };
-        let accepted = |id| leader.peers.get(&id).map_or(leader.own, |peer| peer.last).0;
-        let by_quorum = rules.chosen_through(self.common.members.voters(), &accepted);
-        let chosen = Slot(by_quorum).min(leader.written);
-        let before = self.log.decided();
-        if chosen <= before {
-            return;
-        }
-        self.decide_through(chosen, effects);
-        if !self.common.options.sequence_paxos.latest_decide {
-            for slot in (before.0 + 1..=chosen.0).map(Slot) {
-                self.send_decide(slot, effects);
-            }
-        }
-    }
-
-    /// Stops leading, or trying to, after the election was told.
-    pub(super) fn step_down(&mut self, effects: &mut Effects) {
-        if let State::Leader(leader) = &mut self.state {
-            leader.duties.rounds.fail(effects);
-            // No follower was told of these; the replicas that proposed them propose them again.
-            self.log.truncate(leader.written);
-        }
-        self.common.progress = Default::default();
-        if matches!(self.state, State::Leader(_) | State::Candidate(_)) {
-            self.state = State::Follower(self.new_follower(Time::ZERO));
+    pub(super) fn ask_for_promise(&self, peer: ReplicaId, effects: &mut Effects) {
+        let State::Candidate(candidate) = &self.state else { return };
+        let page = candidate.best.next.filter(|_| candidate.best.from == Some(peer));
+        if page.is_some() || !candidate.promises.contains_key(&peer) {
+            let prepare = Prepare { page: page.unwrap_or(Slot::ZERO), ..candidate.prepare };
+            effects.send(peer, Message::Prepare(prepare), candidate.lsn);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The coordinator after Phase 1 (`question.rs`): a slot for each value; the ring; retransmission.
+//! The coordinator: what it knows of its members, which ring it makes of them, and what it proposes again.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -8,30 +8,21 @@ use std::{
 use synod_wire::{Ballot, Batch, BatchId, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Accept, Content, Message, Ring, State, Value, View, VoteRun, Votes,
+    Accept, Content, Message, Ring, State, Value, View,
     direct::Search,
     order::{Survey, next_permutation},
-    question::Question,
-    values::carried,
+    phase1::Question,
     walk::{Took, Walk},
 };
 use crate::{
-    Batches, Effects, MEMBERS_MAX, Options, Protocol, ReplicaSet,
+    Effects, MEMBERS_MAX, Options, Protocol, ReplicaSet,
     acceptor::{Accepted, pages},
-    batches::{fitting, last_of},
+    batches::last_of,
     leadership::{Leadership, Leads},
     paxos::Paxos,
     proposer::{Flights, GapWatch},
     resend::Resend,
 };
-
-/// A replica in Phase 1.
-#[derive(Clone, Debug)]
-pub(super) struct Candidate {
-    pub(super) question: Question,
-    /// The members that answered questions before.
-    pub(super) answered: BTreeSet<ReplicaId>,
-}
 
 /// A replica that completed Phase 1.
 #[derive(Clone, Debug)]
@@ -46,9 +37,9 @@ pub(super) struct Leader {
     /// What goes into the slots after `proposed`, which leaves at the end of this burst.
     pub(super) waiting: VecDeque<Waiting>,
     /// The names of the batches that wait, or are proposed in this ballot, and are not delivered.
-    names: BTreeSet<BatchId>,
+    pub(super) names: BTreeSet<BatchId>,
     pub(super) duties: Leadership,
-    flights: Flights<Lap>,
+    pub(super) flights: Flights<Lap>,
     /// How long what was proposed took.
     walk: Walk,
     /// What the members said of themselves last.
@@ -66,7 +57,7 @@ pub(super) struct Leader {
     /// Slots through this one were decided before it led.
     pub(super) began: Slot,
     /// The votes for slots through this one have begun their way, with its own or without.
-    begun: Slot,
+    pub(super) begun: Slot,
     /// Members that answer, and are left out of the ring all the same until this time: it carries without them only.
     pub(super) apart: (Vec<ReplicaId>, Time),
     pub(super) gap: GapWatch,
@@ -93,15 +84,49 @@ struct Heard {
 
 /// How often something was proposed, and since when: at first round the ring, then to each member by itself.
 #[derive(Clone, Copy, Debug)]
-struct Lap {
-    since: Time,
-    sent: u32,
+pub(super) struct Lap {
+    pub(super) since: Time,
+    pub(super) sent: u32,
 }
 
 /// So many times something goes round the ring before it goes to each member by itself.
-const ROUNDS: u32 = 2;
+pub(super) const ROUNDS: u32 = 2;
 
 impl Leader {
+    /// A coordinator of this ballot, of which these members are known: slots through `decided` are decided, and what
+    /// waits goes into the slots after it, none of which is after `reserved`.
+    pub(super) fn begin(
+        now: Time,
+        ballot: Ballot,
+        duties: Leadership,
+        (decided, reserved): (Slot, Slot),
+        waiting: VecDeque<Waiting>,
+        members: BTreeSet<ReplicaId>,
+    ) -> Leader {
+        let heard = Heard { at: now, decided: Slot::ZERO, voted: now };
+        Leader {
+            ballot,
+            proposed: decided,
+            reserved,
+            reserving: None,
+            names: waiting.iter().filter_map(|waiting| waiting.batch.id()).collect(),
+            waiting,
+            duties,
+            flights: Flights::new(),
+            walk: Walk::default(),
+            members: members.into_iter().map(|member| (member, heard)).collect(),
+            survey: Survey::new(),
+            ring_at: now,
+            broken: None,
+            search: None,
+            patience: 1,
+            began: decided,
+            begun: decided,
+            apart: Default::default(),
+            gap: GapWatch::begin(now),
+        }
+    }
+
     pub(super) fn tick_at(&self) -> Time {
         let asks = self.reserving.as_ref().map_or(Time::NEVER, Question::resend_at);
         self.duties.tick_at().min(self.flights.resend_at()).min(asks)
@@ -117,7 +142,7 @@ impl Leader {
         Slot(self.proposed.0 + self.waiting.len() as u64 + 1)
     }
 
-    /// Takes note that slots through this one are decided.
+    /// Slots through this one are decided.
     pub(super) fn lands(&mut self, decided: Slot, now: Time, least: Duration) {
         while let Some(flight) = self.flights.lands(decided) {
             let Lap { since, sent } = flight.more;
@@ -128,7 +153,7 @@ impl Leader {
     }
 
     /// After which time a proposal is sent again at first.
-    fn resend_after(&self, options: &Options) -> Duration {
+    pub(super) fn resend_after(&self, options: &Options) -> Duration {
         self.walk.wait(options.retransmit_after, options.election_timeout / 3)
     }
 
@@ -143,7 +168,7 @@ impl Leader {
         self.names.insert(id)
     }
 
-    /// Takes note that a batch is delivered.
+    /// A batch is delivered.
     pub(super) fn delivers(&mut self, id: BatchId) {
         self.names.remove(&id);
     }
@@ -155,60 +180,10 @@ impl Leader {
 }
 
 impl Ring {
-    pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
-        self.common.election.tried();
-        self.promise(now, ballot, effects);
-        let question = self.question(self.decided().next(), now);
-        self.state = State::Candidate(Candidate { question, answered: BTreeSet::new() });
-        self.ask_all(effects);
-    }
-
-    /// Begins to lead: slots through `decided` are decided, and what waits goes into the slots after it, none of
-    /// which is after `reserved`.
-    pub(super) fn begin_to_lead(
-        &mut self,
-        now: Time,
-        decided: Slot,
-        reserved: Slot,
-        waiting: VecDeque<Waiting>,
-        answered: BTreeSet<ReplicaId>,
-        effects: &mut Effects,
-    ) {
-        let last = Slot(decided.0 + waiting.len() as u64);
-        let heard = Heard { at: now, decided: Slot::ZERO, voted: now };
-        let leader = Leader {
-            ballot: self.common.promised,
-            proposed: decided,
-            reserved,
-            reserving: None,
-            names: waiting.iter().filter_map(|waiting| waiting.batch.id()).collect(),
-            waiting,
-            duties: Leadership::begin(now, self.decided(), last),
-            flights: Flights::new(),
-            walk: Walk::default(),
-            members: answered.into_iter().map(|member| (member, heard)).collect(),
-            survey: Survey::new(),
-            ring_at: now,
-            broken: None,
-            search: None,
-            patience: 1,
-            began: decided,
-            begun: decided,
-            apart: Default::default(),
-            gap: GapWatch::begin(now),
-        };
-        self.state = State::Leader(Box::new(leader));
-        self.common.election.leads(now);
-        self.form_ring(now, self.first_order(now), effects);
-        // At once: these values belong into these slots, whatever else this burst brings.
-        self.send_accepts(now, effects);
-        self.lead_on(now, effects);
-    }
-
     // The ring.
 
     /// The members that answered Phase 1 or the election lately, in ascending order from this replica on.
-    fn first_order(&self, now: Time) -> Vec<ReplicaId> {
+    pub(super) fn first_order(&self, now: Time) -> Vec<ReplicaId> {
         let State::Leader(leader) = &self.state else { return Vec::new() };
         let is_there = |&id: &ReplicaId| {
             id == self.me() || leader.members.contains_key(&id) || self.common.election.answers(now, id)
@@ -310,7 +285,7 @@ impl Ring {
     }
 
     /// A member said which view it knows, and how far it is.
-    pub(super) fn on_heard(
+    pub(super) fn hear_of_member(
         &mut self,
         now: Time,
         from: ReplicaId,
@@ -326,115 +301,7 @@ impl Ring {
         }
     }
 
-    // Proposing.
-
-    /// Takes a batch that has to be ordered, unless it is on its way or was delivered already. What there is no room
-    /// for is dropped: its origin sends it again.
-    pub(super) fn order(&mut self, waiting: Waiting) {
-        let congested = self.is_congested();
-        let id = waiting.batch.id();
-        // What changes the group is ordered whenever the replica around the coordinator says so: it waits for that.
-        let once = id.filter(|_| waiting.batch.reconfiguration().is_none());
-        let void = once.is_some_and(|id| self.table.voids(id));
-        let room = self.slots_free();
-        let State::Leader(leader) = &mut self.state else { return };
-        if congested || void || room == 0 || once.is_some_and(|id| leader.names.contains(&id)) {
-            return;
-        }
-        leader.names.extend(id);
-        if let Some((origin, _)) = id.and_then(|id| id.origin.of_replica()) {
-            leader.survey.proposed(origin);
-        }
-        leader.waiting.push_back(waiting);
-    }
-
-    /// How many more slots this coordinator may have under way.
-    pub(super) fn slots_free(&self) -> usize {
-        let State::Leader(leader) = &self.state else { return 0 };
-        // It goes no further beyond the decided prefix than acceptors follow.
-        let span = leader.next_slot().0 - self.decided().next().0;
-        let span_room = self.common.options.accept_ahead_max().saturating_sub(span);
-        let window_room = self.common.options.window_max.saturating_sub(self.in_flight());
-        let reserved = leader.reserved.0.saturating_sub(leader.next_slot().prev().0);
-        window_room.min(usize::try_from(span_room.min(reserved)).unwrap_or(usize::MAX))
-    }
-
-    /// Proposes what waits; consecutive slots leave together.
-    pub(super) fn send_accepts(&mut self, now: Time, effects: &mut Effects) {
-        let bytes_max = self.message_bytes_max();
-        while let State::Leader(leader) = &mut self.state
-            && leader.proposed < leader.reserved
-            && let Some(next) = leader.waiting.front()
-        {
-            let (safe, reserved) = (next.safe, leader.reserved.0 - leader.proposed.0);
-            let alike = leader.waiting.iter().take_while(|waiting| waiting.safe == safe);
-            let count = fitting(alike.map(|waiting| &waiting.batch), bytes_max);
-            let count = count.min(usize::try_from(reserved).unwrap_or(usize::MAX));
-            let page: Vec<Waiting> = leader.waiting.drain(..count).collect();
-            let first = leader.proposed.next();
-            self.propose_at(now, first, &page, effects);
-        }
-    }
-
-    fn propose_at(&mut self, now: Time, first: Slot, page: &[Waiting], effects: &mut Effects) {
-        let decided = self.decided();
-        let Some(view) = self.view.clone() else { return };
-        let State::Leader(leader) = &mut self.state else { return };
-        let (ballot, last) = (leader.ballot, last_of(first, page));
-        leader.proposed = last;
-        let resend = Resend::first(now, leader.resend_after(&self.common.options));
-        let sent = if view.is_direct() { ROUNDS } else { 1 };
-        leader.flights.begins(first, last, resend, Lap { since: now, sent });
-        leader.duties.told(decided);
-        let batches: Batches = page.iter().map(|waiting| waiting.batch.clone()).collect();
-        self.accept_run(ballot, first, batches, effects);
-        if view.is_direct() {
-            self.record_votes_begun(last);
-            return self.propose_directly(first, page, effects);
-        }
-        let safe = page.first().is_some_and(|waiting| waiting.safe);
-        let value = |Waiting { batch, hops, .. }: &Waiting| {
-            let content = carried(&Content::Whole(batch.clone()), *hops, safe);
-            Value { hops: *hops, content }
-        };
-        let values = page.iter().map(value).collect();
-        let accept = Message::Accept(Accept { view: view.clone(), first, decided, safe, values });
-        self.send_round(accept, Lsn::ZERO, effects);
-        if self.is_disk_slow(now) {
-            // With them those for earlier slots, whose record is on its way to the same disk. What it proposed in its
-            // ballot and is not decided comes after the decided prefix: of other slots it asks for no votes.
-            let first = self.record_votes_begun(last).max(self.decided().next());
-            self.send_own_votes(view, first, last, false, effects);
-        }
-    }
-
-    /// The coordinator's own record of what it proposed is durable: its vote goes round, and collects the others,
-    /// unless they have begun without it.
-    pub(super) fn begin_votes(&mut self, ballot: Ballot, first: Slot, last: Slot, effects: &mut Effects) {
-        if let State::Leader(leader) = &self.state
-            && leader.ballot == ballot
-            && last > leader.begun
-            && let Some(view) = self.view.clone()
-        {
-            let first = first.max(self.record_votes_begun(last));
-            self.send_own_votes(view, first, last, true, effects);
-        }
-    }
-
-    /// Records that the votes for slots through `last` begin their way; returns the first of them that had not.
-    fn record_votes_begun(&mut self, last: Slot) -> Slot {
-        let State::Leader(leader) = &mut self.state else { return last.next() };
-        let first = leader.begun.next();
-        leader.begun = leader.begun.max(last);
-        first
-    }
-
-    /// Lets the votes for some slots begin their way, with the coordinator's own or without.
-    fn send_own_votes(&mut self, view: View, first: Slot, last: Slot, own: bool, effects: &mut Effects) {
-        let (decided, votes) = (self.decided(), Votes::default());
-        let votes = if own { votes.with(0) } else { votes };
-        self.send_round(Message::Votes(VoteRun { view, first, last, decided, votes }), Lsn::ZERO, effects);
-    }
+    // Proposing again.
 
     /// Proposes again what was not decided in time, or runs Phase 1 again if that does not help.
     pub(super) fn propose_again(&mut self, now: Time, effects: &mut Effects) {
