@@ -94,6 +94,8 @@ macro_rules! options {
             /// The most bytes of batches in one answer to a new leader, and in one message of proposals that
             /// leave together; one batch may always leave.
             pub page_bytes_max: usize,
+            /// What only a latency-aware election has.
+            pub latency: crate::election::latency::Tuning,
             $(#[doc = concat!("What only ", $name, " has.")] pub $folder: $crate::$folder::Tuning,)+
             #[doc(hidden)]
             pub planted: Option<Bug>,
@@ -112,6 +114,7 @@ macro_rules! options {
                     retransmit_after: Duration::from_millis(100),
                     announce_delay_max: Duration::from_millis(5),
                     page_bytes_max: 1 << 20,
+                    latency: crate::election::latency::Tuning::default(),
                     $($folder: $crate::$folder::Tuning::default(),)+
                     planted: None,
                 }
@@ -153,7 +156,13 @@ impl Options {
     /// Whether this bug is planted; see [`Bug`]. Outside of tests none is.
     #[must_use]
     pub fn has(&self, bug: impl Into<Bug>) -> bool {
-        cfg!(any(test, feature = "planted-bugs")) && self.planted == Some(bug.into())
+        self.planted_bug() == Some(bug.into())
+    }
+
+    /// The bug that is planted; outside of tests none is.
+    #[inline]
+    pub(crate) fn planted_bug(&self) -> Option<Bug> {
+        if cfg!(any(test, feature = "planted-bugs")) { self.planted } else { None }
     }
 }
 

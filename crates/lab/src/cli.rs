@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{
         Arc,
@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     attacks, calibrate, chaos, experiments,
     ground::Ground,
-    likeness,
+    likeness, model,
     net::namespaces,
     overload, report,
     study::{self, COMMON_PARAMETERS, Conduct, Experiment, LabError, Parameters, RunOptions, Summary},
@@ -71,11 +71,18 @@ enum Command {
         #[arg(long, hide = true)]
         inside: bool,
     },
-    /// Write report.html and report.md from the results of `run`
+    /// Print what a document's formulas foretell
+    Model(model::Args),
+    /// Write report.html, with every chart, from the results of `run`; or, with --out, a page for each document
     Report {
-        /// The folder with the results of `run`.
-        #[arg(default_value = "lab", value_name = "DIR")]
-        folder: PathBuf,
+        /// The folder with the results of `run` [default: lab; with --out: none, so that the pages are written again
+        /// from what is kept].
+        #[arg(value_name = "RUNS")]
+        folder: Option<PathBuf>,
+        /// The folder of the pages, such as docs/results. What they need of each run is kept in its folder `data`; runs
+        /// that are kept there and not in RUNS stay as they are.
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
     },
 }
 
@@ -107,7 +114,8 @@ enum Special {
 pub fn main(args: Args) -> ExitCode {
     let outcome = match args.command {
         Command::List { names } => list(&names),
-        Command::Report { folder } => write_report(&folder),
+        Command::Report { folder, out } => write_report(folder.as_deref(), out.as_deref()),
+        Command::Model(args) => model::run(&args).map(|table| println!("{table}")),
         Command::Run { special: Some(special), .. } => {
             return match (interruption(), own_program()) {
                 (Ok(interrupted), Ok(program)) => match special {
@@ -139,6 +147,7 @@ pub fn main(args: Args) -> ExitCode {
                     | LabError::Parameter { .. }
                     | LabError::Topology { .. }
                     | LabError::Costs { .. }
+                    | LabError::Model(_)
             );
             ExitCode::from(if usage { 2 } else { 1 })
         }
@@ -281,8 +290,12 @@ fn interruption() -> Result<Arc<AtomicBool>, LabError> {
     Ok(interrupted)
 }
 
-fn write_report(folder: &std::path::Path) -> Result<(), LabError> {
-    for path in report::write(folder)? {
+fn write_report(folder: Option<&Path>, out: Option<&Path>) -> Result<(), LabError> {
+    let paths = match out {
+        Some(out) => report::write_pages(folder, out)?,
+        None => vec![report::write(folder.unwrap_or(Path::new("lab")))?],
+    };
+    for path in paths {
         println!("{}", path.display());
     }
     Ok(())

@@ -37,12 +37,13 @@ fn figures_are_measured_kept_and_reported() {
 
     let raw = fs::read_to_string(folder.path().join("ng-latency-threads/raw.csv")).unwrap();
     assert!(raw.starts_with("series,x,run,metric,value\n\"multipaxos\",3,0,"), "{raw}");
-    let paths = report::write(folder.path()).unwrap();
-    let [html, markdown] = paths.map(|path| fs::read_to_string(path).unwrap());
+    let html = fs::read_to_string(report::write(folder.path()).unwrap()).unwrap();
     for part in ["ng-latency", "R7b", "c0ffee", "multipaxos"] {
         assert!(html.contains(part), "{part} is missing in the page");
     }
-    assert!(markdown.contains("| multipaxos | "), "{markdown}");
+    let pages = report::write_pages(Some(folder.path()), &folder.path().join("results")).unwrap();
+    let page = fs::read_to_string(&pages[0]).unwrap();
+    assert!(pages.len() == 1 && page.contains("`ng-latency-threads`: Synod"), "{pages:?}\n{page}");
     for extension in ["svg", "pdf", "csv"] {
         let file = format!("figures/ng-latency-threads-median-ms.{extension}");
         assert!(folder.path().join(&file).metadata().unwrap().len() > 100, "{file}");

@@ -1,7 +1,7 @@
 //! What must hold of every message that leaves, checked where interleavings are explored.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard},
 };
@@ -20,8 +20,8 @@ struct Seen {
     durable: Lsn,
     /// The last record that the log's thread was given.
     given: Lsn,
-    /// The messages to each replica that wait for a record, in the order in which the replica said them.
-    said: HashMap<ReplicaId, VecDeque<(Lsn, Bytes)>>,
+    /// The messages that rest on records and have not left, in the order in which the replica said them.
+    said: VecDeque<(ReplicaId, Lsn, Bytes)>,
 }
 
 impl Watch {
@@ -32,7 +32,7 @@ impl Watch {
     /// Takes note that the replica says something that rests on a record.
     pub(crate) fn said(&self, to: ReplicaId, body: &Encoded, after: Lsn) {
         if after > Lsn::ZERO {
-            self.seen().said.entry(to).or_default().push_back((after, body.to_bytes()));
+            self.seen().said.push_back((to, after, body.to_bytes()));
         }
     }
 
@@ -48,20 +48,22 @@ impl Watch {
         let durable = synod_storage::explored::durable_in(&dir);
         let seen = self.seen();
         assert!(durable >= seen.given, "the log has {durable} of {}", seen.given);
-        assert!(seen.said.values().all(VecDeque::is_empty), "something that waited for the log has not left");
+        assert!(seen.said.is_empty(), "something that waited for the log has not left");
     }
 
-    /// Checks, when a message leaves, that its record survives a power failure, and that no message that was
-    /// said earlier and rests on a record is still waiting.
+    /// Checks, when a message leaves, that its record survives a power failure, and that it is the first one that waits,
+    /// or passes a first one that rests on a later record.
     pub(crate) fn leaves(&self, to: ReplicaId, body: &Encoded, after: Lsn) {
         if after == Lsn::ZERO {
             return;
         }
-        let first = self.seen().said.entry(to).or_default().pop_front();
-        assert!(
-            first == Some((after, body.to_bytes())),
-            "a message for {to} overtakes one that rests on a record"
-        );
+        {
+            let said = &mut self.seen().said;
+            let own = (to, after, body.to_bytes());
+            let at = said.iter().position(|one| *one == own).expect("it was said");
+            assert!(at == 0 || said[0].1 > after, "a message for {to} overtakes one that is to leave");
+            said.remove(at);
+        }
         let (dir, mut durable) = {
             let seen = self.seen();
             (seen.dir.clone(), seen.durable)

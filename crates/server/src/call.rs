@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use h2::{RecvStream, SendStream, server::SendResponse};
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
+    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header, request::Parts,
     uri::PathAndQuery,
 };
 use tokio::{
@@ -27,6 +27,7 @@ use crate::{
     auth::{Caller, judged_anew},
     feeds::Feed,
     message::{Incoming, RequestBody, drain, too_many},
+    methods::{Handler, Method},
     readers::{GATHERED_BYTES, Lane},
     requests::RequestMetrics,
     sending::{HANDED_BYTES, Sender},
@@ -44,16 +45,6 @@ const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-en
 const GZIP: HeaderValue = HeaderValue::from_static("gzip");
 /// etcd's header for calls that are to be refused, and streams that are to end, when there is no leader.
 const NEEDS_LEADER: &str = "hasleader";
-/// The calls that last as long as their clients want.
-pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
-pub(crate) const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
-const OBSERVE: &str = "/v3electionpb.Election/Observe";
-const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
-const REFLECT: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-const REFLECT_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
-const LASTING: [&str; 6] = [WATCH, KEEP_ALIVE, OBSERVE, WATCH_HEALTH, REFLECT, REFLECT_ALPHA];
-/// The services whose calls take no user and ask for nothing of the store.
-const OF_STRANGERS: [&str; 2] = ["/grpc.health.v1.", "/grpc.reflection."];
 const OK: HeaderValue = HeaderValue::from_static("0");
 
 /// How long a client may take almost nothing of an answer that is sent at the client's pace. Until then the
@@ -121,28 +112,33 @@ impl Call {
         ending: &watch::Receiver<bool>,
     ) {
         let mut call = self;
-        let path = call.path.as_str();
         call.caller.mark = Some(lane.mark().clone());
+        let method = Method::at(call.path.as_str());
         // Where users count, the connection works when one is found out.
-        let works = !store.users_count() && !OF_STRANGERS.iter().any(|service| path.starts_with(service));
-        if LASTING.contains(&path) {
+        let works = !store.users_count() && !method.is_some_and(Method::is_of_every_server);
+        if let Some(method) = method.filter(|method| method.lasts()) {
             if works {
                 lane.mark().works();
             }
-            return Box::pin(call.serve_stream(store, lane, ending.clone())).await;
+            return Box::pin(call.serve_stream(method, store, lane, ending.clone())).await;
         }
-        let Call { path, mut body, mut deadline, mut reply, came, charge, needs_leader, caller } = call;
+        let served = match method {
+            _ if call.needs_leader && !store.knows_leader() => Err(no_leader()),
+            None => Err(store.unserved(call.path.as_str())),
+            Some(method) => Ok(method),
+        };
+        let method = match served {
+            Ok(method) => method,
+            Err(refused) => return Box::pin(call.refuse(method, refused, store, ending)).await,
+        };
+        let Call { path, mut body, mut deadline, mut reply, came, charge, needs_leader: _, caller } = call;
+        drop(path);
         let requests = store.requests();
-        let answered = |code| requests.answered(path.as_str(), code, came.elapsed());
-        if needs_leader && !store.knows_leader() {
-            answered(Code::Unavailable);
-            Refusal::from(no_leader()).send(&mut reply);
-            return until_ended(body.stream, ending).await;
-        }
+        let answered = |code| requests.answered(Some(method), code, came.elapsed());
         let answer = {
             let mark = works.then(|| lane.mark());
-            let body = RequestBody::new(&mut body, path.as_str(), store.bounds(), &charge).marking(mark);
-            let answer = store.answer(path.as_str(), body, lane, &charge, &caller);
+            let body = RequestBody::new(&mut body, method.path, store.bounds(), &charge).marking(mark);
+            let answer = store.answer(method, body, lane, &charge, &caller);
             let mut answer = pin!(store.slow().accounting(answer));
             // The future of the answer is dropped when the client resets the request, which frees what the
             // request holds.
@@ -159,7 +155,7 @@ impl Call {
                     _ => None,
                 };
                 let account = answer.as_mut().take_value().flatten();
-                let answered = Answered { method: path.as_str(), peer: lane.remote(), came, code, bytes };
+                let answered = Answered { method: method.path, peer: lane.remote(), came, code, bytes };
                 store.slow().look(&answered, account);
             }
             outcome
@@ -207,21 +203,37 @@ impl Call {
 }
 
 impl Call {
+    /// Refuses a call before anything of it is read.
+    async fn refuse<R: Replica>(
+        mut self,
+        method: Option<&Method>,
+        refused: Status,
+        store: &Store<R>,
+        ending: &watch::Receiver<bool>,
+    ) {
+        store.requests().answered(method, refused.code(), self.came.elapsed());
+        Refusal::from(refused).send(&mut self.reply);
+        self.charge.shrink_to(REQUEST_BYTES);
+        until_ended(self.body.stream, ending).await;
+    }
+
     /// Serves a call in which one side or both send messages until one of them ends it.
     async fn serve_stream<R: Replica>(
         self,
+        method: &'static Method,
         store: &Store<R>,
         lane: &Lane,
         mut ending: watch::Receiver<bool>,
     ) {
         let Call { path, mut body, deadline, mut reply, came, charge, needs_leader, caller } = self;
+        drop(path);
         // A stream whose connection ends is dropped here: its client has cancelled it.
-        let mut counted = Counted { requests: store.requests(), path: &path, came, code: Code::Cancelled };
-        let served = match path.as_str() {
+        let mut counted = Counted { requests: store.requests(), method, came, code: Code::Cancelled };
+        let served = match method.handler {
             _ if !charge.grow(HANDED_BYTES) => Err(too_many()),
             _ if needs_leader && !store.knows_leader() => Err(no_leader()),
-            WATCH | OBSERVE => store.watches().map(drop),
-            KEEP_ALIVE => store.check_single(),
+            Handler::Watch | Handler::Observe => store.watches().map(drop),
+            Handler::LeaseKeepAlive => store.check_single(),
             _ => Ok(()),
         };
         counted.code = match served {
@@ -234,20 +246,22 @@ impl Call {
                 let Ok(stream) = reply.send_response(head(), false) else { return };
                 let mut sender = Sender::new(stream);
                 let served = async {
-                    match path.as_str() {
-                        WATCH => {
+                    match method.handler {
+                        Handler::Watch => {
                             serve(store.watches()?, store, &charge, &mut body, &mut sender, &caller).await
                         }
-                        KEEP_ALIVE => store.keep_alive(&charge, &mut body, &mut sender, &caller).await,
-                        OBSERVE => {
-                            let body = RequestBody::new(&mut body, path.as_str(), store.bounds(), &charge);
+                        Handler::LeaseKeepAlive => {
+                            store.keep_alive(&charge, &mut body, &mut sender, &caller).await
+                        }
+                        Handler::Observe => {
+                            let body = RequestBody::new(&mut body, method.path, store.bounds(), &charge);
                             store.observe(body, &mut sender, lane, &charge, &caller).await
                         }
-                        WATCH_HEALTH => {
-                            let body = RequestBody::new(&mut body, path.as_str(), store.bounds(), &charge);
+                        Handler::WatchHealth => {
+                            let body = RequestBody::new(&mut body, method.path, store.bounds(), &charge);
                             store.watch_health(body, &mut sender).await
                         }
-                        path => store.reflect(path, &mut body, &mut sender, &charge).await,
+                        _ => store.reflect(method.path, &mut body, &mut sender, &charge).await,
                     }
                 };
                 let leaderless =
@@ -287,14 +301,14 @@ async fn until_ended(body: RecvStream, ending: &watch::Receiver<bool>) {
 /// Counts a call when it is dropped.
 struct Counted<'a> {
     requests: &'a RequestMetrics,
-    path: &'a PathAndQuery,
+    method: &'static Method,
     came: Instant,
     code: Code,
 }
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.requests.answered(self.path.as_str(), self.code, self.came.elapsed());
+        self.requests.answered(Some(self.method), self.code, self.came.elapsed());
     }
 }
 
@@ -548,7 +562,7 @@ fn deadline(head: &Parts) -> Result<Deadline, Refusal> {
         }
         wait => wait.flatten(),
     };
-    if head.method != Method::POST {
+    if head.method != http::Method::POST {
         let method = head.method.as_str();
         let text = format!("Received a HEADERS frame with :method {method:?} which should be POST");
         let mut refusal = Refusal::from(Status::internal(text));

@@ -13,7 +13,7 @@ use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind as Declared, MessageDe
 use synod_kv::{KvError, validate::Limits};
 use tonic::Status;
 
-use crate::{gateway::POOL, services::refusal};
+use crate::{methods::POOL, services::refusal};
 
 /// Fields of a request, those of all messages in it counted, unless its transactions may have more.
 const FIELDS_MAX: usize = 64 << 10;

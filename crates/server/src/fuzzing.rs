@@ -31,8 +31,8 @@ use tonic::Status;
 pub use self::watches::{Seen as WatchesSeen, Step as WatchStep, watch};
 
 use crate::{
-    Auth, Change, ChangeError, Config, Consistency, Group, InMemory, Limits, Member, MoveError, Replica,
-    RequestError, Standing, TokenKind, Watches,
+    Auth, Change, ChangeError, Changed, Config, Consistency, Group, InMemory, Limits, Member, MoveError,
+    Replica, RequestError, Standing, TokenKind, Watches,
     admission::Admission,
     auth::{Caller, Found},
     call,
@@ -40,11 +40,12 @@ use crate::{
     exposition::{Exposition, Format},
     feeds::Feeds,
     fields::Shape,
-    gateway::{self, Gateway, POOL},
+    gateway::{self, Gateway},
     http::Pages,
     http1,
     listen::Remote,
     message::framed,
+    methods::{METHODS, POOL},
     places::Places,
     readers::Readers,
     replica,
@@ -153,7 +154,7 @@ impl Replica for InPlace {
         self.shell.group()
     }
 
-    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
+    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Changed, ChangeError> {
         self.shell.change(expected, change).await
     }
 
@@ -240,7 +241,7 @@ pub fn connection(bytes: &[u8]) -> (Vec<u8>, Option<String>) {
 
 /// The paths of all calls that are served, and of one that is not.
 pub fn paths() -> impl Iterator<Item = &'static str> {
-    crate::requests::METHODS.into_iter().chain(["/synod.v1.Native/None"])
+    METHODS.iter().map(|method| method.path).chain(["/synod.v1.Native/None"])
 }
 
 /// Makes one call of gRPC with these headers, besides those that each call has, and this body; returns the status, and

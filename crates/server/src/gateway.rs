@@ -20,13 +20,11 @@ use std::{
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::stream;
 use h2::{RecvStream, client::SendRequest};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Body, Frame};
 use prost::Message as _;
-use prost_reflect::{
-    DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, MethodDescriptor,
-};
+use prost_reflect::{DeserializeOptions, DynamicMessage, MessageDescriptor, MethodDescriptor};
 use serde_json::json;
 use synod_api::etcdserverpb::PutRequest;
 use tokio::{
@@ -43,67 +41,11 @@ use crate::{
     fields::{Bounds, Shape},
     json::{self, Pieces},
     message::{ComePace, too_many},
+    methods::{Handler, METHODS, Method},
     places::{Mark, Places},
     readers::{Lane, Source},
-    requests::proposes,
     services::{SMALL_ANSWER_BYTES_MAX, Store},
 };
-
-/// The path of each call, below [`PREFIXES`], and its method.
-const ROUTES: [(&str, &str); 52] = [
-    ("kv/range", "etcdserverpb.KV/Range"),
-    ("kv/put", "etcdserverpb.KV/Put"),
-    ("kv/deleterange", "etcdserverpb.KV/DeleteRange"),
-    ("kv/txn", "etcdserverpb.KV/Txn"),
-    ("kv/compaction", "etcdserverpb.KV/Compact"),
-    ("watch", "etcdserverpb.Watch/Watch"),
-    ("lease/grant", "etcdserverpb.Lease/LeaseGrant"),
-    ("lease/revoke", "etcdserverpb.Lease/LeaseRevoke"),
-    ("kv/lease/revoke", "etcdserverpb.Lease/LeaseRevoke"),
-    ("lease/keepalive", "etcdserverpb.Lease/LeaseKeepAlive"),
-    ("lease/timetolive", "etcdserverpb.Lease/LeaseTimeToLive"),
-    ("kv/lease/timetolive", "etcdserverpb.Lease/LeaseTimeToLive"),
-    ("lease/leases", "etcdserverpb.Lease/LeaseLeases"),
-    ("kv/lease/leases", "etcdserverpb.Lease/LeaseLeases"),
-    ("cluster/member/add", "etcdserverpb.Cluster/MemberAdd"),
-    ("cluster/member/remove", "etcdserverpb.Cluster/MemberRemove"),
-    ("cluster/member/update", "etcdserverpb.Cluster/MemberUpdate"),
-    ("cluster/member/list", "etcdserverpb.Cluster/MemberList"),
-    ("cluster/member/promote", "etcdserverpb.Cluster/MemberPromote"),
-    ("maintenance/alarm", "etcdserverpb.Maintenance/Alarm"),
-    ("maintenance/status", "etcdserverpb.Maintenance/Status"),
-    ("maintenance/defragment", "etcdserverpb.Maintenance/Defragment"),
-    ("maintenance/hash", "etcdserverpb.Maintenance/Hash"),
-    ("maintenance/hashkv", "etcdserverpb.Maintenance/HashKV"),
-    ("maintenance/snapshot", "etcdserverpb.Maintenance/Snapshot"),
-    ("maintenance/transfer-leadership", "etcdserverpb.Maintenance/MoveLeader"),
-    ("maintenance/downgrade", "etcdserverpb.Maintenance/Downgrade"),
-    ("auth/enable", "etcdserverpb.Auth/AuthEnable"),
-    ("auth/disable", "etcdserverpb.Auth/AuthDisable"),
-    ("auth/status", "etcdserverpb.Auth/AuthStatus"),
-    ("auth/authenticate", "etcdserverpb.Auth/Authenticate"),
-    ("auth/user/add", "etcdserverpb.Auth/UserAdd"),
-    ("auth/user/get", "etcdserverpb.Auth/UserGet"),
-    ("auth/user/list", "etcdserverpb.Auth/UserList"),
-    ("auth/user/delete", "etcdserverpb.Auth/UserDelete"),
-    ("auth/user/changepw", "etcdserverpb.Auth/UserChangePassword"),
-    ("auth/user/grant", "etcdserverpb.Auth/UserGrantRole"),
-    ("auth/user/revoke", "etcdserverpb.Auth/UserRevokeRole"),
-    ("auth/role/add", "etcdserverpb.Auth/RoleAdd"),
-    ("auth/role/get", "etcdserverpb.Auth/RoleGet"),
-    ("auth/role/list", "etcdserverpb.Auth/RoleList"),
-    ("auth/role/delete", "etcdserverpb.Auth/RoleDelete"),
-    ("auth/role/grant", "etcdserverpb.Auth/RoleGrantPermission"),
-    ("auth/role/revoke", "etcdserverpb.Auth/RoleRevokePermission"),
-    ("lock/lock", "v3lockpb.Lock/Lock"),
-    ("lock/unlock", "v3lockpb.Lock/Unlock"),
-    ("election/campaign", "v3electionpb.Election/Campaign"),
-    ("election/proclaim", "v3electionpb.Election/Proclaim"),
-    ("election/leader", "v3electionpb.Election/Leader"),
-    ("election/observe", "v3electionpb.Election/Observe"),
-    ("election/resign", "v3electionpb.Election/Resign"),
-    ("kv/rangestream", "etcdserverpb.KV/RangeStream"),
-];
 
 /// What the paths of all calls begin with. The second is of etcd before version 3.4, and etcd still serves it.
 const PREFIXES: [&str; 2] = ["/v3/", "/v3beta/"];
@@ -135,26 +77,16 @@ const PREFIX_BYTES: usize = 5;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// All messages and services that there are.
-pub(crate) static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
-    DescriptorPool::decode(synod_api::DESCRIPTORS).expect("the descriptors are those of this build")
-});
-
-/// The methods by their paths, below [`PREFIXES`].
-static METHODS: LazyLock<HashMap<&str, MethodDescriptor>> = LazyLock::new(|| {
-    let found = ROUTES.iter().filter_map(|(path, method)| Some((*path, method_named(method)?)));
-    found.collect()
+/// The methods by the paths of their calls, below [`PREFIXES`], with their messages.
+static ROUTES: LazyLock<HashMap<&str, (&Method, MethodDescriptor)>> = LazyLock::new(|| {
+    let paths = |method: &'static Method| method.json.iter().map(move |path| (*path, method));
+    let found = METHODS.iter().flat_map(paths);
+    found.filter_map(|(path, method)| Some((path, (method, method.descriptor()?)))).collect()
 });
 
 /// The path of a call below [`PREFIXES`]; `None` for another path.
 pub(crate) fn route(path: &str) -> Option<&str> {
     PREFIXES.iter().find_map(|prefix| path.strip_prefix(prefix))
-}
-
-/// The method with this name, as `package.Service/Method`.
-pub(crate) fn method_named(name: &str) -> Option<MethodDescriptor> {
-    let (service, method) = name.split_once('/')?;
-    POOL.get_service_by_name(service)?.methods().find(|found| found.name() == method)
 }
 
 /// The body of an answer: one object, or one after another.
@@ -204,18 +136,17 @@ impl<R: Replica> Gateway<R> {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
-        let method = route(head.uri.path()).and_then(|path| METHODS.get(path));
-        let Some(method) = method else { return Err(Status::not_found("Not Found")) };
-        if head.method != Method::POST {
+        let method = route(head.uri.path()).and_then(|path| ROUTES.get(path));
+        let Some((called, method)) = method else { return Err(Status::not_found("Not Found")) };
+        if head.method != http::Method::POST {
             return Err(Status::unimplemented("Method Not Allowed"));
         }
         let held = Held(self.share.charge(REQUEST_BYTES).ok_or_else(too_many)?);
         let mut passed = HeaderMap::new();
         metadata(&head.headers, &mut passed);
-        let path = format!("/{}/{}", method.parent_service().full_name(), method.name());
         // The call is refused for that later, but its body would have been translated.
         let of_strangers =
-            match self.store.is_known(&path, &Caller::of(&passed, self.client.1.as_ref())).await {
+            match self.store.is_known(called, &Caller::of(&passed, self.client.1.as_ref())).await {
                 Err(status) if method.is_server_streaming() => return Ok(failed(&status)),
                 of_strangers => of_strangers?,
             };
@@ -226,9 +157,9 @@ impl<R: Replica> Gateway<R> {
         let requests_bytes = 2 * requests.len() as u64;
         held.0.shrink_to(REQUEST_BYTES + requests_bytes);
         // It is charged before the call is made, so that little is left that can fail once a command is executed.
-        let has_pairs = match method.name() {
-            "Txn" | "DeleteRange" => true,
-            "Put" => PutRequest::decode(requests.slice(PREFIX_BYTES..)).is_ok_and(|put| put.prev_kv),
+        let has_pairs = match called.handler {
+            Handler::Txn | Handler::DeleteRange => true,
+            Handler::Put => PutRequest::decode(requests.slice(PREFIX_BYTES..)).is_ok_and(|put| put.prev_kv),
             _ => false,
         };
         let answer_bytes = match has_pairs {
@@ -241,7 +172,7 @@ impl<R: Replica> Gateway<R> {
         }
         let shape = Shape::of(&method.output());
         let mut link = self.link().await?;
-        let call = Request::post(format!("http://gateway{path}")).body(());
+        let call = Request::post(format!("http://gateway{}", called.path)).body(());
         let mut call = call.map_err(|error| Status::internal(error.to_string()))?;
         passed.insert(header::CONTENT_TYPE, GRPC);
         *call.headers_mut() = passed;
@@ -259,7 +190,7 @@ impl<R: Replica> Gateway<R> {
             });
         }
         refused?;
-        let message = whole(&mut answers, &held.0, changes(&path)).await?;
+        let message = whole(&mut answers, &held.0, called.changes()).await?;
         let mut answer = if message.len() <= SMALL_BYTES {
             let object = object(message, shape)?;
             let len = object.len();
@@ -537,13 +468,6 @@ fn answer_cost(bytes: usize) -> u64 {
     bytes + ((COPIES - 1) * bytes).min(TEXT_BYTES)
 }
 
-/// Whether a call changes something when it is executed.
-fn changes(path: &str) -> bool {
-    proposes(path)
-        || path.starts_with("/v3lockpb.")
-        || path.starts_with("/v3electionpb.") && !path.ends_with("/Leader")
-}
-
 /// The error of a call whose command was executed, as far as the gateway knows, and whose answer it cannot give.
 /// Clients take it as they take a broken connection, and do not try again blindly.
 fn unknown_outcome() -> Status {
@@ -709,13 +633,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_route_of_a_known_service_has_its_method() {
-        for (path, method) in ROUTES {
-            let service = method.split_once('/').unwrap().0;
-            let known = POOL.get_service_by_name(service).is_some();
-            assert_eq!(METHODS.contains_key(path), known, "{path}");
-        }
-        assert!(METHODS.contains_key("election/observe"));
+    fn every_path_of_a_method_has_a_route() {
+        assert_eq!(ROUTES.len(), METHODS.iter().map(|method| method.json.len()).sum::<usize>());
+        assert!(ROUTES.contains_key("election/observe"));
         assert_eq!(
             ["/v3/kv/put", "/v3beta/kv/put", "/v2/kv/put"].map(route),
             [Some("kv/put"), Some("kv/put"), None]
@@ -724,8 +644,8 @@ mod tests {
 
     #[test]
     fn bodies_are_read_as_generously_as_etcd_reads_them() {
-        let put = method_named("etcdserverpb.KV/Put").unwrap().input();
-        let watch = method_named("etcdserverpb.Watch/Watch").unwrap().input();
+        let put = ROUTES["kv/put"].1.input();
+        let watch = ROUTES["watch"].1.input();
         let bytes = |body: &str, input: &MessageDescriptor, many| translate(body.as_bytes(), input, many);
         // A key "k", a lease 7.
         let expected = &b"\0\0\0\0\x05\x0a\x01k\x18\x07"[..];

@@ -201,7 +201,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::gateway::POOL;
+    use crate::methods::POOL;
 
     fn written(message: &[u8], name: &str) -> String {
         let (message, shape) = (Bytes::copy_from_slice(message), Shape::named(name));

@@ -45,6 +45,7 @@ mod json;
 mod listen;
 mod memory;
 mod message;
+mod methods;
 mod openings;
 mod outbox;
 mod pings;
@@ -70,9 +71,9 @@ pub use event_loop::EventLoop;
 pub use listen::{Address, At, ListenError, Speaks, listen_addresses};
 pub use memory::InMemory;
 pub use replica::{
-    Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, Ordered,
-    PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError, Subscription,
-    Timed,
+    Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError,
+    Ordered, PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError,
+    Subscription, Timed,
 };
 pub use requests::RequestMetrics;
 pub use serve::Server;

@@ -14,9 +14,8 @@ use std::{
 use bytes::Bytes;
 use fastrand::Rng;
 use synod_replica::{LogRecord, salvage};
-use synod_storage::{
-    DataDir, FaultyDisk, Lives, Odds, Options, RecoveredRecord, SnapshotStore, StorageError, Wal,
-};
+use synod_storage::{DataDir, Lives, Options, RecoveredRecord, SnapshotStore, StorageError, Wal};
+use synod_testkit::{FaultyDisk, Odds};
 use synod_wire::{ClusterId, Encoded, GroupId, Incarnation, Keep, Lsn, ReplicaId, Slot};
 
 use crate::{

@@ -18,8 +18,9 @@ use synod_storage::{DataDir, Durability, Ending};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
 use super::{
-    flags::{AuthArgs, ClusterState, ServeArgs, Tuning},
+    flags::{AuthArgs, ClusterState, Derived, ServeArgs, Tuning},
     join::Joining,
+    laboratory,
     tls::TlsPlan,
     units,
 };
@@ -74,6 +75,8 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     let begun = begun(&data_dir)?;
     let asked_for = args.tuning.groups;
     let groups = begun.map_or(asked_for.unwrap_or(Groups::ONE), |begun| begun.groups);
+    // Otherwise the group has its options already.
+    let begins = begun.is_none() && args.cluster.initial_cluster_state == ClusterState::New;
     let (cluster, me, members, joining, own_url) = match begun {
         Some(Begun { cluster, me, groups }) => {
             if let Some(other) = asked_for.filter(|other| *other != groups) {
@@ -103,6 +106,10 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     };
 
     check_tuning(&args.tuning)?;
+    laboratory::check_replica(&args.tuning)?;
+    if begins {
+        laboratory::check_start(&args.tuning)?;
+    }
     let durability = durability(args)?;
     check_combination(&args.tuning, durability)?;
     warnings.extend(too_few_for(durability, members.len()));
@@ -232,7 +239,7 @@ pub fn merging(groups: Groups, tuning: &Tuning) -> Option<Merging> {
 
 /// Threads that serve clients beside the protocol's own.
 fn client_io_threads(tuning: &Tuning) -> u16 {
-    tuning.client_io_threads.unwrap_or(if threads(tuning) == Threads::Compact { 0 } else { 1 })
+    tuning.derived.client_io_threads.unwrap_or(if threads(tuning) == Threads::Compact { 0 } else { 1 })
 }
 
 /// The election of the flags, or the protocol's default.
@@ -240,7 +247,7 @@ fn election(tuning: &Tuning) -> ElectionKind {
     tuning.election.unwrap_or(protocol(tuning).elections()[0])
 }
 
-fn protocol(tuning: &Tuning) -> ProtocolKind {
+pub(super) fn protocol(tuning: &Tuning) -> ProtocolKind {
     tuning.protocol.unwrap_or(ProtocolKind::MultiPaxos)
 }
 
@@ -266,20 +273,29 @@ pub fn settings(tuning: &Tuning) -> Settings {
     settings.limits = limits(tuning);
     settings.consensus.heartbeat_interval = tuning.heartbeat_interval;
     settings.consensus.election_timeout = tuning.election_timeout;
-    settings.consensus.retransmit_after = tuning.retransmit_after;
-    settings.consensus.announce_delay_max = tuning.announce_delay_max;
+    settings.consensus.latency.tolerance = tuning.election_tolerance;
     settings.consensus.window_max = tuning.window_max.into();
     settings.batch_bytes_max = tuning.batch_bytes_max;
-    settings.batch_delay_max = tuning.batch_delay_max;
     settings.queue_bytes_max = tuning.queue_bytes_max;
-    settings.forward_window_max = tuning.forward_window_max.into();
     settings.request_timeout = tuning.request_timeout;
     settings.snapshot_slots = tuning.snapshot_count;
     settings.snapshot_log_bytes = tuning.snapshot_log_bytes;
     settings.keep_slots = tuning.keep_slots;
     settings.keep_bytes = tuning.keep_bytes;
-    settings.state_transfer = tuning.state_transfer;
+    derive(&mut settings, &tuning.derived);
     settings
+}
+
+/// What follows from the other settings, unless the laboratory says otherwise. An operator sets the interval of
+/// heartbeats by the round trips between the members, so what is not answered within it is lost or late.
+fn derive(settings: &mut Settings, given: &Derived) {
+    let consensus = &mut settings.consensus;
+    let resend = consensus.heartbeat_interval.max(consensus.retransmit_after);
+    consensus.retransmit_after = given.retransmit_after.unwrap_or(resend);
+    consensus.announce_delay_max = given.announce_delay_max.unwrap_or(consensus.announce_delay_max);
+    settings.batch_delay_max = given.batch_delay_max.unwrap_or(settings.batch_delay_max);
+    settings.forward_window_max = given.forward_window_max.map_or(settings.forward_window_max, usize::from);
+    settings.state_transfer = given.state_transfer.unwrap_or(settings.state_transfer);
 }
 
 /// The id of a cluster that begins: FNV-1a (64 bits) over everything that must be the same at its replicas
@@ -527,9 +543,11 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
         return wrong("election-timeout", format!("{:?}", tuning.election_timeout), why);
     }
     check_options(tuning)?;
-    if tuning.priority > 0 && election(tuning) == ElectionKind::Rotating {
-        let why =
-            "does nothing with --election rotating; accepted: 0, or any with --election ballot or randomized";
+    if tuning.priority > 0 && matches!(election(tuning), ElectionKind::Rotating | ElectionKind::Latency) {
+        let why = format!(
+            "does nothing with --election {}; accepted: 0, or any with --election ballot or randomized",
+            election(tuning)
+        );
         return wrong("priority", tuning.priority, why);
     }
     if client_io_threads(tuning) == 0 && threads(tuning) != Threads::Compact {
@@ -676,9 +694,10 @@ mod tests {
             Ok::<_, ConfigError>((checked.node.threads, checked.server.client_io_threads))
         };
         assert_eq!(of("--threads compact").unwrap(), (Threads::Compact, 0));
-        assert_eq!(of("--threads compact --client-io-threads 2").unwrap(), (Threads::Compact, 2));
+        let apart = of("--threads compact --client-io-threads 2 --laboratory").unwrap();
+        assert_eq!(apart, (Threads::Compact, 2));
         assert_eq!(of("--threads spread").unwrap(), (Threads::Spread, 1));
-        let refused = of("--threads spread --client-io-threads 0").unwrap_err().to_string();
+        let refused = of("--threads spread --client-io-threads 0 --laboratory").unwrap_err().to_string();
         assert!(refused.contains("client-io-threads") && refused.contains("--threads compact"), "{refused}");
     }
 
@@ -725,7 +744,7 @@ mod tests {
             "--election rotating",
             "--decision all",
             "--dissemination balanced",
-            "--protocol ring --options ring-decision=last",
+            "--protocol ring --options ring-order=measured",
             "--max-request-bytes 1MiB",
             "--max-txn-ops 256",
             "--groups shard:2",
@@ -803,7 +822,10 @@ mod tests {
             ),
             ("--election rotating --priority 3".into(), ["--priority 3", "--election ballot"]),
             ("--protocol raft --election rotating".into(), ["--election rotating", "accepted: randomized"]),
-            ("--election randomized".into(), ["--protocol multipaxos", "accepted: ballot, rotating"]),
+            (
+                "--election randomized".into(),
+                ["--protocol multipaxos", "accepted: ballot, rotating, latency"],
+            ),
             (
                 "--options ring-decision=last".into(),
                 ["--options ring-decision=last", "does not go with multipaxos"],

@@ -162,8 +162,7 @@ pub struct Tuning {
     ///
     /// merge:N (2 to 64): each replica has commands ordered by a group that it leads, and all replicas execute what the
     /// groups order in one common order, so that there is one store, with the revisions, transactions and reads of a
-    /// single group. A command waits until the other groups have gone on too. merge:N:M executes M batches of a group
-    /// in a row.
+    /// single group. A command waits until the other groups have gone on too.
     ///
     /// shard:N (1 to 1024): each group has the keys that a hash gives it, and revisions of its own. With several,
     /// etcd's API answers with an error, since there is no single revision; `synod put`, `get`, `del` and `txn` use
@@ -173,8 +172,7 @@ pub struct Tuning {
     #[arg(long, env = "SYNOD_GROUPS", value_name = "shard:N|merge:N", help_heading = CLUSTER)]
     pub groups: Option<Groups>,
     /// With --groups merge:N, when a group that orders less than others goes on in the common order: follow (as far as
-    /// others wait, and as far ahead as the busiest group will come within 100 ms), demand (as far as others wait), or
-    /// lambda:N (also by N positions a second, whether or not anybody orders anything).
+    /// others wait, and as far ahead as the busiest group will come within 100 ms) or demand (as far as others wait).
     #[arg(long, env = "SYNOD_SKIPS", value_name = "POLICY", default_value_t, help_heading = CONSENSUS)]
     pub skips: Skips,
     /// The protocol: multipaxos, sequence-paxos, raft or ring [default: multipaxos].
@@ -196,10 +194,10 @@ pub struct Tuning {
     #[arg(long, env = "SYNOD_DISSEMINATION", help_heading = GROUPS)]
     pub dissemination: Option<Dissemination>,
     /// Options of the protocol, as KEY=VALUE,KEY=VALUE. With raft: replication=direct, gossip-replies or gossip-status
-    /// (rounds of gossip, Driftwood), with round-interval, round-fan-out, vote-gossip, peer-repair and others; with
-    /// ring: ring-decision=quorum or last, ring-order=role or measured, ring-learners=catch-up, learn or propose,
-    /// ring-voters=propose or accept, ring-reserve=SLOTS. An unknown key or value is answered with what is accepted;
-    /// docs/driftwood.md and docs/ring.md say what each does.
+    /// (rounds of gossip, Driftwood), with round-interval, vote-gossip, peer-repair and lazy-push; with ring:
+    /// ring-order=role or measured, ring-learners=catch-up, learn or propose, ring-voters=propose or accept. Options
+    /// that exist to be measured take --laboratory. The end of this help has all of them; docs/driftwood.md and
+    /// docs/ring.md say what each does.
     #[arg(long, env = "SYNOD_OPTIONS", value_name = "KEY=VALUE,...", help_heading = GROUPS)]
     pub options: Option<Overrides>,
     /// The largest request [default: 1.5MiB].
@@ -234,18 +232,13 @@ pub struct Tuning {
         value_parser = units::duration_above_zero, help_heading = CONSENSUS
     )]
     pub election_timeout: Duration,
-    /// After how long an unanswered proposal is sent again, at first.
+    /// For --election latency: how far the delay of a link may be from its usual one. The leader hands over to a
+    /// replica whose round trip to a majority is shorter by more than four times as much.
     #[arg(
-        long, env = "SYNOD_RETRANSMIT_AFTER", value_name = "TIME", default_value = "100ms",
-        value_parser = units::duration_above_zero, help_heading = CONSENSUS
-    )]
-    pub retransmit_after: Duration,
-    /// How long a decision that no other replica waits for may wait for the next proposal to take it along.
-    #[arg(
-        long, env = "SYNOD_ANNOUNCE_DELAY_MAX", value_name = "TIME", default_value = "5ms",
+        long, env = "SYNOD_ELECTION_TOLERANCE", value_name = "TIME", default_value = "5ms",
         value_parser = units::duration, help_heading = CONSENSUS
     )]
-    pub announce_delay_max: Duration,
+    pub election_tolerance: Duration,
     /// How many undecided slots a leader may have at a time; 1 decides one after another.
     #[arg(
         long, env = "SYNOD_WINDOW_MAX", value_name = "SLOTS",
@@ -260,25 +253,12 @@ pub struct Tuning {
         value_parser = units::memory_bytes, help_heading = "Batching and queues"
     )]
     pub batch_bytes_max: usize,
-    /// How long the first command of a batch waits for others when the window is full.
-    #[arg(
-        long, env = "SYNOD_BATCH_DELAY_MAX", value_name = "TIME", default_value = "1ms",
-        value_parser = units::duration, help_heading = "Batching and queues"
-    )]
-    pub batch_delay_max: Duration,
     /// The most bytes of commands that may wait for a decision; clients that send more must wait.
     #[arg(
         long, env = "SYNOD_QUEUE_BYTES_MAX", value_name = "SIZE", default_value = "64MiB",
         value_parser = units::memory_bytes, help_heading = "Batching and queues"
     )]
     pub queue_bytes_max: usize,
-    /// The most batches that a follower may have in flight to the leader, at most --window-max.
-    #[arg(
-        long, env = "SYNOD_FORWARD_WINDOW_MAX", value_name = "BATCHES",
-        default_value_t = u16::try_from(config::defaults().settings.forward_window_max).unwrap_or(u16::MAX),
-        value_parser = clap::value_parser!(u16).range(1..), help_heading = "Batching and queues"
-    )]
-    pub forward_window_max: u16,
 
     /// A request without a decision for this long fails; a request that waits for a leader fails after three
     /// fifths of it.
@@ -372,31 +352,61 @@ pub struct Tuning {
         value_parser = units::bytes, help_heading = "Log and snapshots"
     )]
     pub keep_bytes: u64,
-    /// How a joining replica gets what was decided before: pull (it asks several replicas at a time) or eager
-    /// (the voters send it unsolicited).
-    #[arg(
-        long,
-        env = "SYNOD_STATE_TRANSFER",
-        value_name = "HOW",
-        default_value = "pull",
-        help_heading = "Log and snapshots"
-    )]
-    pub state_transfer: StateTransfer,
 
-    /// Threads that serve connections of clients; 0: the protocol's own thread does, which has to be compact. Default:
-    /// 0 if it is, and otherwise 1.
-    #[arg(
-        long, env = "SYNOD_CLIENT_IO_THREADS", value_name = "COUNT",
-        value_parser = clap::value_parser!(u16).range(0..=256), help_heading = "Threads"
-    )]
-    pub client_io_threads: Option<u16>,
     /// How the replica's work is placed on threads: spread (each stage, and each direction of each connection to a
     /// peer, has its own) or compact (one thread serves clients, reads from peers, runs the protocol, writes to peers
     /// and executes commands; only the log has another). Compact takes fewer switches of threads and less of the
-    /// processors for a command, uses few processors, and lets a slow command delay the protocol. Default: compact
-    /// where there are at most 2 processors, and otherwise spread.
+    /// processors for a command, uses few processors, and lets a slow command delay the protocol. Clients have a thread
+    /// of their own with spread. Default: compact where there are at most 2 processors, and otherwise spread.
     #[arg(long, env = "SYNOD_THREADS", value_name = "HOW", help_heading = "Threads")]
     pub threads: Option<Threads>,
+    /// Take settings of the laboratory too: options that exist to be measured, which are slower or less available than
+    /// those that serve, and times and sizes that a server otherwise derives. Not for data that you need.
+    #[arg(
+        long, env = "SYNOD_LABORATORY", value_name = "true|false", default_value_t = false,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
+        value_parser = units::truth, help_heading = "Laboratory"
+    )]
+    pub laboratory: bool,
+    #[command(flatten)]
+    pub derived: Derived,
+}
+
+/// What a server derives, and takes only with `--laboratory` ([`super::laboratory`]). Help does not show it.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Derived {
+    /// After how long an unanswered proposal is sent again, at first.
+    #[arg(
+        long, env = "SYNOD_RETRANSMIT_AFTER", value_name = "TIME", hide = true,
+        value_parser = units::duration_above_zero
+    )]
+    pub retransmit_after: Option<Duration>,
+    /// How long a decision that no other replica waits for may wait for the next proposal to take it along.
+    #[arg(
+        long, env = "SYNOD_ANNOUNCE_DELAY_MAX", value_name = "TIME", hide = true, value_parser = units::duration
+    )]
+    pub announce_delay_max: Option<Duration>,
+    /// How long the first command of a batch waits for others when the window is full.
+    #[arg(
+        long, env = "SYNOD_BATCH_DELAY_MAX", value_name = "TIME", hide = true, value_parser = units::duration
+    )]
+    pub batch_delay_max: Option<Duration>,
+    /// The most batches that a follower may have in flight to the leader, at most --window-max.
+    #[arg(
+        long, env = "SYNOD_FORWARD_WINDOW_MAX", value_name = "BATCHES", hide = true,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    pub forward_window_max: Option<u16>,
+    /// How a joining replica gets what was decided before: pull (it asks several replicas at a time) or eager (the
+    /// voters send it unsolicited).
+    #[arg(long, env = "SYNOD_STATE_TRANSFER", value_name = "HOW", hide = true)]
+    pub state_transfer: Option<StateTransfer>,
+    /// Threads that serve connections of clients; 0: the protocol's own thread does, which has to be compact.
+    #[arg(
+        long, env = "SYNOD_CLIENT_IO_THREADS", value_name = "COUNT", hide = true,
+        value_parser = clap::value_parser!(u16).range(0..=256)
+    )]
+    pub client_io_threads: Option<u16>,
 }
 
 /// TLS for clients and for other replicas. Files are read again when they change.

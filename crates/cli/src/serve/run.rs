@@ -26,7 +26,7 @@ use super::{
     descriptors,
     flags::{ServeArgs, Tuning},
     join::Joining,
-    log,
+    laboratory, log,
     membership::{Membership, Watch},
     notify,
     process::ProcessMetrics,
@@ -86,6 +86,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
         learners_max: args.etcd.max_learners,
         transfer_timeout: args.tuning.request_timeout,
         obstacles: Arc::default(),
+        laboratory: args.tuning.laboratory,
     };
     let peer_tls = config.tls.clone();
     let told = config.joins.as_ref().map(|origin| origin.present.clone());
@@ -109,6 +110,9 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     }
     let other = begins_another(args, fixed.cluster, groups, &group);
     differing(&args.tuning, &group, groups).iter().chain(&other).for_each(|line| tracing::warn!("{line}"));
+    if !args.tuning.laboratory {
+        warn_of_measured(&node);
+    }
     let membership = Membership {
         handle: node.handle(),
         others: node.handles()[1..].to_vec(),
@@ -166,6 +170,15 @@ fn join(
     config.merging = super::config::merging(groups, tuning);
     (config.me, config.cluster, config.joins) = (me, origin.cluster, Some(origin));
     Ok(groups)
+}
+
+/// Warns of options of the groups that exist to be measured.
+fn warn_of_measured(node: &Node) {
+    let several = node.handles().len() > 1;
+    for (number, group) in node.handles().iter().map(Handle::group).enumerate() {
+        let number = Some(number).filter(|_| several);
+        laboratory::remarks(&group, number).for_each(|line| tracing::warn!("{line}"));
+    }
 }
 
 /// Everything that is counted here.

@@ -102,7 +102,7 @@ const CONCURRENT: Parameter = Parameter {
 pub const SMALL: Experiment = Experiment {
     name: "choosing-small-values",
     title: "Choosing: small commands, three machines in one place",
-    source: "docs/choosing.md",
+    source: "No document: a figure of docs/choosing.md",
     about: "Commands of 20 bytes, three replicas, 0.2 ms from one to another and back; clients ask all replicas, and keep so \
             many commands outstanding together.",
     parameters: &[ON_VIRTUAL, SHORT_WINDOW, COSTS, CONCURRENT],
@@ -136,7 +136,7 @@ pub const SMALL: Experiment = Experiment {
 pub const LARGE: Experiment = Experiment {
     name: "choosing-large-values",
     title: "Choosing: large commands, five machines with slow links",
-    source: "docs/choosing.md",
+    source: "No document: a figure of docs/choosing.md",
     about: "Five replicas, each with a network card of 100 Mbit/s in each direction; clients ask all replicas, and keep 512 KiB \
             of commands outstanding together.",
     parameters: &[
@@ -176,7 +176,7 @@ pub const LARGE: Experiment = Experiment {
 pub const WIDE: Experiment = Experiment {
     name: "choosing-wide-area",
     title: "Choosing: three continents",
-    source: "docs/choosing.md",
+    source: "No document: a figure of docs/choosing.md",
     about: "Three replicas in Cape Town, Sydney and California, clients in Ireland, which ask all replicas (the topology `geo`); \
             nobody says which replica should lead.",
     parameters: &[
@@ -194,8 +194,8 @@ pub const WIDE: Experiment = Experiment {
         })
     },
     charts: &[
-        ratios("Median latency", "median_ms", "ms", "commands outstanding"),
         ratios("Throughput", "throughput", "commands a second", "commands outstanding"),
+        ratios("Median latency", "median_ms", "ms", "commands outstanding"),
     ],
     facts: &[],
     shapes: &[Shape {
@@ -210,7 +210,7 @@ pub const WIDE: Experiment = Experiment {
 pub const DISKS: Experiment = Experiment {
     name: "choosing-slow-disks",
     title: "Choosing: disks that take their time",
-    source: "docs/choosing.md",
+    source: "No document: a figure of docs/choosing.md",
     about: "Three replicas with --durability sync, 100 commands outstanding; a commit takes so long.",
     parameters: &[
         ON_VIRTUAL,
@@ -256,7 +256,7 @@ pub const DISKS: Experiment = Experiment {
 pub const MANY: Experiment = Experiment {
     name: "choosing-many-replicas",
     title: "Choosing: many replicas",
-    source: "docs/choosing.md",
+    source: "No document: a figure of docs/choosing.md",
     about: "Commands of 20 bytes, 1,000 outstanding, replicas in one place.",
     parameters: &[
         ON_VIRTUAL,

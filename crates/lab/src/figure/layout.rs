@@ -23,6 +23,8 @@ const LEAD: f64 = 20.0;
 const LABEL_MAX: f64 = 170.0;
 /// About how many markers a line has. An axis has a number at each place if there are no more places than this.
 const MARKS: usize = 10;
+/// Panels have axes of their own if the last place of one is so many times as far as that of another.
+const OWN_AXIS: f64 = 5.0;
 /// Between two panels.
 const GAP: f64 = 22.0;
 const EVENT_DASH: &[f64] = &[3.0, 3.0];
@@ -75,31 +77,44 @@ fn values<'a>(panels: &'a [Panel]) -> impl Iterator<Item = f64> + Clone + 'a {
     series.flat_map(|series| series.points.iter().chain(&series.printed)).flat_map(extent)
 }
 
+/// The width that the labels of these lines need, with what leads to them.
+fn label_room(names: &[&str]) -> f64 {
+    let lines = names.iter().flat_map(|name| wrap(name, LABEL, LABEL_MAX));
+    let widest = lines.map(|line| width(&line, LABEL)).fold(0.0, f64::max);
+    if widest > 0.0 { LEAD + widest + 4.0 } else { 0.0 }
+}
+
+/// The horizontal axis of each column: the same for all, but in a row of panels of which one has all its places at the
+/// left end of another's axis, and that is not logarithmic. There each has its own.
+fn places(figure: &Figure, columns: usize) -> Vec<Range> {
+    let of = |panels: &[Panel]| -> Vec<f64> {
+        let series = panels.iter().flat_map(|panel| &panel.series);
+        series.flat_map(|series| series.points.iter().chain(&series.printed)).map(|point| point.x).collect()
+    };
+    let last = |panel: &Panel| of(std::slice::from_ref(panel)).into_iter().fold(0.0, f64::max);
+    let lasts: Vec<f64> = figure.panels.iter().map(last).collect();
+    let least = lasts.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = lasts.iter().copied().fold(0.0, f64::max);
+    if !figure.x_log && lasts.len() <= columns && least * OWN_AXIS < most {
+        return figure.panels.chunks(1).map(|panel| Range::of_places(&of(panel), figure.x_log)).collect();
+    }
+    vec![Range::of_places(&of(&figure.panels), figure.x_log); columns]
+}
+
 /// Draws panels of lines from `y` on, and returns where they end.
 fn lines(scene: &mut Scene, figure: &Figure, mut y: f64) -> f64 {
     let columns = figure.columns.clamp(1, figure.panels.len().max(1));
     let names = figure.names();
     let all = Range::around(values(&figure.panels));
     let range_of = |row: &[Panel]| if figure.free_rows { Range::around(values(row)) } else { all.clone() };
-    let places: Vec<f64> = figure
-        .panels
-        .iter()
-        .flat_map(|panel| {
-            let points = panel.series.iter().flat_map(|series| series.points.iter().chain(&series.printed));
-            points.map(|point| point.x)
-        })
-        .collect();
-    let x = Range::of_places(&places, figure.x_log);
+    let ranges = places(figure, columns);
     let rows: Vec<&[Panel]> = figure.panels.chunks(columns).collect();
     let mark_width = rows
         .iter()
         .flat_map(|row| range_of(row).marks)
         .map(|mark| width(&number(mark), SMALL))
         .fold(0.0, f64::max);
-    let label_width =
-        names.iter().flat_map(|name| wrap(name, LABEL, LABEL_MAX)).map(|line| width(&line, LABEL));
-    let label_width = label_width.fold(0.0, f64::max);
-    let label_room = if label_width > 0.0 { LEAD + label_width + 4.0 } else { 0.0 };
+    let label_room = label_room(&names);
     // If the last panel of each row has every line, its labels serve the whole row.
     let complete = |row: &&[Panel]| {
         let last = row.last().map_or(&[][..], |panel| &panel.series);
@@ -112,8 +127,10 @@ fn lines(scene: &mut Scene, figure: &Figure, mut y: f64) -> f64 {
     let left = MARGIN + mark_width + 8.0;
     // A number at the end of an axis is centred on its mark.
     let half = |mark: Option<&f64>| mark.map_or(0.0, |&mark| width(&number(mark), SMALL) / 2.0);
-    let right = WIDTH - MARGIN - if once { label_room.max(half(x.marks.last()) - MARGIN + 4.0) } else { 0.0 };
-    let gap = GAP.max(half(x.marks.first()) + half(x.marks.last()) + 8.0 - room);
+    let first_half = ranges.iter().map(|x| half(x.marks.first())).fold(0.0, f64::max);
+    let last_half = ranges.iter().map(|x| half(x.marks.last())).fold(0.0, f64::max);
+    let right = WIDTH - MARGIN - if once { label_room.max(last_half - MARGIN + 4.0) } else { 0.0 };
+    let gap = GAP.max(first_half + last_half + 8.0 - room);
     let slot = (right - left - gap * (columns - 1) as f64) / columns as f64;
     let plot = slot - room;
     let plain = match (columns, rows.len()) {
@@ -128,7 +145,7 @@ fn lines(scene: &mut Scene, figure: &Figure, mut y: f64) -> f64 {
     };
     for (index, row) in rows.iter().enumerate() {
         let range = range_of(row);
-        let strip: Vec<_> = row.iter().map(|panel| events(panel, &x, plot)).collect();
+        let strip: Vec<_> = row.iter().zip(&ranges).map(|(panel, x)| events(panel, x, plot)).collect();
         let strip_rows = strip.iter().flatten().map(|event| event.row + 1).max().unwrap_or(0);
         let titles: Vec<_> = row.iter().map(|panel| wrap(&panel.title, LABEL, slot)).collect();
         let title_rows = titles.iter().filter(|lines| !lines[0].is_empty()).map(Vec::len).max().unwrap_or(0);
@@ -143,10 +160,11 @@ fn lines(scene: &mut Scene, figure: &Figure, mut y: f64) -> f64 {
                 scene.text((frame.left, base), LABEL, Anchor::Start, INK, line.clone());
             }
             let below = index * columns + column + columns >= figure.panels.len();
-            axes(scene, &frame, &x, &range, column == 0, below);
+            let x = &ranges[column];
+            axes(scene, &frame, x, &range, column == 0, below);
             mark_events(scene, &frame, &strip[column]);
             let labelled = !once || column + 1 == row.len();
-            curves(scene, &frame, &x, &range, panel, &names, labelled);
+            curves(scene, &frame, x, &range, panel, &names, labelled);
         }
         y += height + 8.0;
     }
@@ -477,6 +495,25 @@ mod tests {
         assert_eq!(count(vec![panel(3), panel(3)]), 1);
         assert_eq!(count(vec![panel(3), panel(1)]), 1);
         assert_eq!(count(vec![panel(3), panel(2), panel(3), panel(1)]), 3);
+    }
+
+    #[test]
+    fn panels_have_axes_of_their_own_if_the_places_of_one_would_lie_at_the_end_of_anothers() {
+        let panel = |scale: f64| {
+            let point = |x: f64| Point { x: x * scale, y: 1.0, interval: None };
+            let points = [1.0, 2.0, 6.0].map(point).to_vec();
+            Panel { series: vec![Series { points, ..Series::default() }], ..Panel::default() }
+        };
+        let highs = |scales: &[f64], columns: usize| -> Vec<f64> {
+            let panels = scales.iter().map(|&scale| panel(scale)).collect();
+            let ranges = places(&Figure { x_log: false, ..figure(Kind::Lines, columns, panels) }, columns);
+            ranges.iter().map(|range| range.high).collect()
+        };
+        assert_eq!(highs(&[1.0, 100.0], 2), [6.0, 600.0]);
+        assert_eq!(highs(&[1.0, 2.0], 2), [12.0; 2], "near each other");
+        assert_eq!(highs(&[1.0, 100.0, 1.0], 2), [600.0; 2], "several rows");
+        let two = Figure { x_log: false, ..figure(Kind::Lines, 2, vec![panel(1.0), panel(1000.0)]) };
+        assert!(texts(&check(&two)).iter().any(|(text, _)| *text == "6,000"));
     }
 
     #[test]

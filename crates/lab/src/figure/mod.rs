@@ -1,8 +1,8 @@
 //! Figures as a paper prints them. A figure is laid out once as a [`scene::Scene`] and written as SVG, PDF and CSV.
 //!
-//! A figure is a grid of panels that share their horizontal axis. Each line has its own colour, dash pattern
-//! and marker, so that lines can be told apart without colours too, and its name stands at its end. A caption
-//! says what was measured, when, and of which commit.
+//! A figure is a grid of panels that share their horizontal axis, but where the places of one would hide at an end of
+//! it. Each line has its own colour, dash pattern and marker, so that lines can be told apart without colours too, and
+//! its name stands at its end. A caption says what was measured, when, and of which commit.
 
 mod csv;
 mod labels;

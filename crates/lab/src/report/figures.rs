@@ -1,5 +1,7 @@
 //! Makes figures of a run: decides which lines share a panel, and writes the caption.
 
+use std::collections::BTreeSet;
+
 use super::{Run, text};
 use crate::{
     figure::{
@@ -34,10 +36,7 @@ pub(super) fn figure(run: &Run, chart: &Chart) -> Option<Figure> {
     if lines.is_empty() {
         return None;
     }
-    let compared_with = (chart.form == Form::Ratios).then(|| lines[0].parts.join(", "));
-    if compared_with.is_some() {
-        divide_by_first(&mut lines);
-    }
+    let compared_with = (chart.form == Form::Ratios).then(|| divide_by_first(&mut lines));
     let places_vary = varies(&lines, 0);
     let common = factor(&mut lines);
     let parts = lines[0].parts.len();
@@ -67,7 +66,10 @@ pub(super) fn figure(run: &Run, chart: &Chart) -> Option<Figure> {
     Some(Figure {
         title: format!("{}: {}", summary.title, chart.title),
         y_label: match &compared_with {
-            Some(first) => format!("{}, as a multiple of {first}", chart.y_label),
+            Some(first) => {
+                let better = if chart.y_label.starts_with("ms") { "lower" } else { "higher" };
+                format!("as a multiple of {first}, the default: {better} is better")
+            }
             None => chart.y_label.to_string(),
         },
         x_label: chart.x_label.to_string(),
@@ -106,19 +108,24 @@ fn curves(summary: &Summary, chart: &Chart) -> Vec<Line> {
 }
 
 /// Divides all values, with their intervals, by the first line's value at the same place. Where that line has none, the
-/// others have none either.
-fn divide_by_first(lines: &mut [Line]) {
+/// others have none either. The name of each line becomes one part, with the last multiple behind it. Returns the name
+/// of the first line.
+fn divide_by_first(lines: &mut [Line]) -> String {
+    let name = lines[0].parts.join(", ");
     let first: Vec<(f64, f64)> = lines[0].series.points.iter().map(|point| (point.x, point.y)).collect();
     let share = |point: &Point| {
         let &(_, by) = first.iter().find(|(x, y)| (x - point.x).abs() < 1e-9 && *y > 0.0)?;
         let interval = point.interval.map(|(low, high)| (low / by, high / by));
         Some(Point { y: point.y / by, interval, ..*point })
     };
-    for Line { series, .. } in lines {
+    for Line { parts, series, .. } in lines {
         for points in [&mut series.points, &mut series.printed] {
             *points = points.iter().filter_map(share).collect();
         }
+        let multiple = series.points.last().map_or(String::new(), |point| format!(": {:.2}", point.y));
+        *parts = vec![parts.join(", ") + &multiple];
     }
+    name
 }
 
 fn measured(point: &PointSummary) -> Point {
@@ -177,13 +184,18 @@ fn varies(lines: &[Line], part: usize) -> bool {
     lines.iter().any(|line| line.parts.get(part) != lines[0].parts.get(part))
 }
 
-/// Removes the parts that all lines have in common. Names with different numbers of parts stay whole.
+/// Removes the parts that all lines have in common. Of names with different numbers of parts, only the last part is one
+/// of its own, and only if several lines share one: `version 2, one echo` with a fan-out. Otherwise they stay whole.
 fn factor(lines: &mut [Line]) -> Vec<String> {
-    let count = lines[0].parts.len();
-    if lines.iter().any(|line| line.parts.len() != count) {
-        lines.iter_mut().for_each(|line| line.parts = vec![line.parts.join(", ")]);
-        return Vec::new();
+    if lines.iter().any(|line| line.parts.len() != lines[0].parts.len()) {
+        let lasts: BTreeSet<_> = lines.iter().filter_map(|line| line.parts.last().cloned()).collect();
+        let shared = lasts.len() < lines.len() && lines.iter().all(|line| line.parts.len() > 1);
+        for Line { parts, .. } in &mut *lines {
+            let last = if shared { parts.pop() } else { None };
+            *parts = [parts.join(", ")].into_iter().chain(last).collect();
+        }
     }
+    let count = lines[0].parts.len();
     let kept: Vec<usize> = (0..count).filter(|&part| varies(lines, part)).collect();
     let common =
         (0..count).filter(|part| !kept.contains(part)).map(|part| lines[0].parts[part].clone()).collect();
@@ -238,9 +250,23 @@ fn into_panels(lines: Vec<Line>, facets: &[usize]) -> Vec<Panel> {
     }
     // Panels with the same value of the first facet form a row.
     let first = |panel: &Panel| panel.title.split(", ").next().unwrap_or_default().to_owned();
-    let order: Vec<String> = panels.iter().map(first).collect();
+    let mut order: Vec<String> = panels.iter().map(first).collect();
+    let mut numbers = order.iter().filter_map(|title| numbered(title));
+    let before = numbers.next().map(|(before, _)| before);
+    if numbers.all(|(other, _)| Some(other) == before) {
+        // A title without a number stands behind those with one.
+        order.sort_by_key(|title| numbered(title).map_or(u64::MAX, |(_, number)| number));
+    }
     panels.sort_by_key(|panel| order.iter().position(|title| *title == first(panel)));
     panels
+}
+
+/// A title that has a number, such as `n=5` or `c = 1,000`: what is before the number, and the number.
+fn numbered(title: &str) -> Option<(&str, u64)> {
+    let begins = title.find(|character: char| character.is_ascii_digit())?;
+    let is_part = |character: &char| character.is_ascii_digit() || *character == ',';
+    let digits: String = title[begins..].chars().take_while(is_part).filter(char::is_ascii_digit).collect();
+    Some((&title[..begins], digits.parse().ok()?))
 }
 
 /// Adds an event to those of a panel. Events of several lines at the same time become one.
@@ -268,12 +294,15 @@ fn caption(run: &Run, chart: &Chart, common: &[String]) -> Vec<String> {
             caption.push("Dashed vertical lines: what was done under load.".to_owned());
         }
     } else {
-        let points = summary.points.iter().filter(|point| point.metric == chart.metric);
-        let runs = text::from_to(points.map(|point| point.runs));
-        caption.push(match chart.form {
-            Form::Points => format!("Medians of {runs} runs."),
-            _ => format!("Means of {runs} runs with 95 % confidence intervals."),
-        });
+        // Of one run a note below says it.
+        match (chart.form, run.runs.as_str()) {
+            (_, "1") => {}
+            (Form::Points, runs) => caption.push(format!("Medians of {runs} runs.")),
+            (_, runs) => caption.push(format!("Means of {runs} runs with 95 % confidence intervals.")),
+        }
+        if chart.form == Form::Ratios {
+            caption.push("Behind each name: its multiple at the right end.".to_owned());
+        }
         let facts = summary.facts.iter().filter(|fact| fact.metric == chart.metric);
         let mut places: Vec<_> = facts.map(|fact| fact.place.as_ref()).collect();
         places.dedup();
@@ -284,7 +313,7 @@ fn caption(run: &Run, chart: &Chart, common: &[String]) -> Vec<String> {
     if !common.is_empty() {
         caption.push(format!("In common: {}.", common.join(", ")));
     }
-    caption.extend(text::notes(summary, environment));
+    caption.extend(text::notes(run));
     caption.push(signature(summary, environment));
     caption
 }
@@ -346,7 +375,7 @@ mod tests {
         };
         let mut environment = Environment::now(Some("c0ffee".to_owned()), "virtual".to_owned());
         environment.began = 1_795_305_600;
-        Run { summary, environment }
+        Run::new(summary, environment)
     }
 
     fn drawn(series: &[String], places: &[f64], form: Form) -> Figure {
@@ -402,12 +431,16 @@ mod tests {
         let [title, metric, x_label, y_label] = ["T", "m", "outstanding", "1/s"].map(Into::into);
         let figure = figure(&run, &Chart { title, metric, x_label, y_label, form: Form::Ratios }).unwrap();
         assert_eq!((titles(&figure), figure.x_log), (vec![""], true));
-        assert_eq!(figure.y_label, "1/s, as a multiple of a");
+        assert_eq!(figure.y_label, "as a multiple of a, the default: higher is better");
         let values = |name: &str| -> Vec<f64> {
             let line = figure.panels[0].series.iter().find(|series| series.name == name).unwrap();
             line.points.iter().map(|point| point.y).collect()
         };
-        assert_eq!((values("a"), values("b, fast"), values("g")), (vec![1.0; 2], vec![3.0; 2], vec![1.0; 2]));
+        let (one, three) = (vec![1.0; 2], vec![3.0; 2]);
+        assert_eq!(
+            (values("a: 1.00"), values("b, fast: 3.00"), values("g: 1.00")),
+            (one.clone(), three, one)
+        );
         // The means are 100 and 1000, and half of each interval is 1000.
         let fast = &figure.panels[0].series[1].points;
         assert_eq!(fast[0].interval, Some((0.0, 13.0)));
@@ -440,12 +473,40 @@ mod tests {
     }
 
     #[test]
+    fn panels_are_in_the_order_of_their_numbers() {
+        let line = |title: &&str| Line {
+            parts: vec![(*title).to_owned()],
+            series: Series::default(),
+            events: Vec::new(),
+        };
+        let sorted = |series: &[&str]| -> Vec<String> {
+            let panels = into_panels(series.iter().map(line).collect(), &[0]);
+            panels.into_iter().map(|panel| panel.title).collect()
+        };
+        assert_eq!(sorted(&["1600 µs", "200 µs", "auto"]), ["200 µs", "1600 µs", "auto"]);
+        assert_eq!(sorted(&["b 2", "a 1", "c"]), ["b 2", "a 1", "c"], "numbers of different things");
+        let of = |size: &str| ["a", "b", "c"].map(|last| format!("n={size}, {last}"));
+        let series = ["125", "5", "53"].map(of).concat();
+        assert_eq!(titles(&drawn(&series, &[1.0, 10.0], Form::Lines)), ["n=5", "n=53", "n=125"]);
+    }
+
+    #[test]
     fn names_of_another_form_stay_whole() {
         let series: Vec<_> =
             (0..8).map(|number| format!("{number}{}", ", more".repeat(number % 2))).collect();
         let figure = drawn(&series, &[1.0, 10.0], Form::Lines);
         assert_eq!(figure.panels.len(), 8);
         assert_eq!(figure.panels[1].title, "1, more");
+    }
+
+    #[test]
+    fn names_of_another_form_share_panels_by_their_last_part() {
+        let of = |way: &str| ["fan-out 2", "fan-out 3", "fan-out 5"].map(|last| format!("{way}, {last}"));
+        let series = ["version 1", "version 2", "version 2, one echo"].map(of).concat();
+        let figure = drawn(&series, &[1.0, 10.0], Form::Lines);
+        assert_eq!(titles(&figure), ["version 1", "version 2", "version 2, one echo"]);
+        let names: Vec<_> = figure.panels[2].series.iter().map(|series| series.name.as_str()).collect();
+        assert_eq!(names, ["fan-out 2", "fan-out 3", "fan-out 5"]);
     }
 
     #[test]

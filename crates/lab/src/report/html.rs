@@ -75,7 +75,7 @@ fn section(page: &mut String, Illustrated { run, figures }: &Illustrated) {
     let summary = &run.summary;
     let _ = writeln!(page, "<h2 id=\"{0}\">{0}: {1}</h2>", escape(&summary.name), escape(&summary.title));
     let _ = writeln!(page, "<p>{}</p>\n<p>{}</p>", prose(&summary.source), prose(&summary.about));
-    for note in text::notes(summary, &run.environment) {
+    for note in text::notes(run) {
         let _ = writeln!(page, "<p class=\"not\">{}</p>", escape(&note));
     }
     page.push_str("<table><tr><th>claim</th><th>measured</th><th>verdict</th></tr>\n");
@@ -109,7 +109,7 @@ fn section(page: &mut String, Illustrated { run, figures }: &Illustrated) {
             table(page, &drawn.chart.x_label, &drawn.chart.y_label, &rows);
         }
     }
-    let conduct = text::conduct(summary, &run.environment);
+    let conduct = text::conduct(run);
     let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(&conduct));
 }
 

@@ -1,7 +1,8 @@
-//! Numbers for people, and the tables that both pages have.
+//! Numbers and circumstances of a run for people, as all pages and figures have them.
 
 use std::fmt::Write as _;
 
+use super::Run;
 use crate::{
     figure::numbers::{date, number},
     study::{Environment, PointSummary, Summary},
@@ -47,15 +48,21 @@ pub(super) fn rows(summary: &Summary, metric: &str) -> Vec<[String; 5]> {
     points.map(row).collect()
 }
 
+/// Whether replicas ran in virtual time, where neither the machine nor the build changes what is measured.
+fn is_virtual(summary: &Summary) -> bool {
+    summary.parameters.get("on").is_some_and(|on| on == "virtual")
+}
+
 /// A warning for a run with real replicas on a busy machine, whose load affects the figures more than the replicas do.
 fn warning(summary: &Summary, environment: &Environment) -> Option<String> {
-    let real = summary.parameters.get("on").is_some_and(|on| on != "virtual");
-    let load = environment.load_before.filter(|load| real && *load > 3.0 * environment.cores as f64)?;
-    Some(format!(
-        "The machine was crowded: a load average of {load:.1} on {} cores before the run began. Absolute figures, and \
-         verdicts that rest on them, say more about that than about the replicas.",
-        environment.cores
-    ))
+    let load = environment.load_before?;
+    (!is_virtual(summary) && load > 3.0 * environment.cores as f64).then(|| {
+        format!(
+            "The machine was crowded: a load average of {load:.1} on {} cores before the run began. Absolute figures, \
+             and verdicts that rest on them, say more about that than about the replicas.",
+            environment.cores
+        )
+    })
 }
 
 /// The lowest and the highest of some counts.
@@ -65,37 +72,77 @@ pub(super) fn from_to(counts: impl Iterator<Item = usize> + Clone) -> String {
 }
 
 /// Reasons why the figures and verdicts of a run decide little, if there are any.
-pub(super) fn notes(summary: &Summary, environment: &Environment) -> Vec<String> {
+pub(super) fn notes(run: &Run) -> Vec<String> {
+    let Run { summary, environment, runs, .. } = run;
     let mut notes = Vec::new();
     if !summary.shorter.is_empty() {
         notes.push(format!("A short run, which decides little: {}.", summary.shorter.join(", ")));
     }
-    let fewest = summary.points.iter().map(|point| point.runs).min().unwrap_or(RUNS_FEW);
-    if fewest < RUNS_FEW {
+    let fewest = runs.split(' ').next().and_then(|few| few.parse().ok()).unwrap_or(RUNS_FEW);
+    if (1..RUNS_FEW).contains(&fewest) {
         let runs = if fewest == 1 { "One run" } else { "Two runs" };
         notes.push(format!("{runs} at a point: how far runs differ is hardly known."));
     }
     if let Some(why) = &summary.cut_short {
         notes.push(format!("The run ended early: {why}."));
     }
-    if !environment.optimised {
+    if !environment.optimised && !is_virtual(summary) {
         notes.push("Built without optimisation: its times are those of no real build.".to_owned());
     }
     notes.extend(warning(summary, environment));
     notes
 }
 
+/// The parameters, as `--set` takes them.
+pub(super) fn parameters(summary: &Summary) -> String {
+    let all: Vec<_> = summary.parameters.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    all.join(", ")
+}
+
 /// How often the points were run, and on which machine.
-pub(super) fn conduct(summary: &Summary, environment: &Environment) -> String {
-    let parameters: Vec<_> = summary.parameters.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let runs = from_to(summary.points.iter().map(|point| point.runs));
+pub(super) fn conduct(run: &Run) -> String {
     format!(
-        "Runs at each point: {runs}. Parameters: {}. Began on {} and took {:.0} s. On: {}.",
-        parameters.join(", "),
-        date(environment.began),
-        summary.took_seconds,
-        surroundings(environment)
+        "Runs at each point: {}. Parameters: {}. Began on {} and took {:.0} s. On: {}.",
+        run.runs,
+        parameters(&run.summary),
+        date(run.environment.began),
+        run.summary.took_seconds,
+        surroundings(&run.environment)
     )
+}
+
+/// What ran, when, and how often.
+pub(super) fn ran(run: &Run) -> String {
+    let Run { summary, environment, runs, .. } = run;
+    let build = if environment.optimised { "release build" } else { "debug build" };
+    let word = if runs == "1" { "run" } else { "runs" };
+    let length =
+        summary.parameters.get("seconds").map_or(String::new(), |seconds| format!(" of {seconds} s"));
+    format!("{}, {build}, {}, {runs} {word}{length} a point", environment.program(), date(environment.began))
+}
+
+/// The machine that replicas ran on.
+pub(super) fn machine(run: &Run) -> String {
+    let Run { summary, environment, .. } = run;
+    if is_virtual(summary) {
+        // Experiments without such a parameter have the costs of Ng 2020.
+        let costs = summary.parameters.get("costs").map_or("ng-2020", String::as_str);
+        return format!(
+            "virtual time: each machine has a processor, a disk and a card of its own, with costs `{costs}`"
+        );
+    }
+    let on = summary.parameters.get("on").map_or("", String::as_str);
+    let mut text = format!("{on} on one machine of {} cores", environment.cores);
+    if let Some(processor) = &environment.processor {
+        let _ = write!(text, ", {processor}");
+    }
+    if !environment.kernel.is_empty() {
+        let _ = write!(text, ", {}", environment.kernel);
+    }
+    if let Some(load) = environment.load_before {
+        let _ = write!(text, ", load average {load:.1} before the run");
+    }
+    text
 }
 
 /// The machine on which it was measured.

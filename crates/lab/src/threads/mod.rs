@@ -56,8 +56,8 @@ pub struct Args {
 /// Placements, and the arguments that choose them.
 const PLACEMENTS: [(&str, &[&str]); 3] = [
     ("spread", &["--threads", "spread"]),
-    ("compact, clients apart", &["--threads", "compact", "--client-io-threads", "1"]),
-    ("compact", &["--threads", "compact", "--client-io-threads", "0"]),
+    ("compact, clients apart", &["--threads", "compact", "--client-io-threads", "1", "--laboratory"]),
+    ("compact", &["--threads", "compact"]),
 ];
 /// Bytes of a value.
 const VALUE_BYTES: usize = 256;

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Group as OnSockets, Tape, append, block, tape, until};
+use crate::common::{Group as OnSockets, Tape, append, block, tape};
 use bytes::Bytes;
 use synod_consensus::ProtocolKind;
 use synod_node::{ChangeError, Config, Handle, Node, Origin, Subscription};
@@ -18,6 +18,7 @@ use synod_replica::{
     Change, Choice, Goal, MemberInfo, Ordered, Others, Refusal, RequestError, Start, SubscribeError,
 };
 use synod_storage::Durability;
+use synod_testkit::until;
 use synod_wire::{CommandKind, GroupId, ReplicaId};
 
 const GROUPS: usize = 3;

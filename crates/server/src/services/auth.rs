@@ -36,92 +36,13 @@ use crate::{
     auth::{Attempt, Caller, Found, Judgement, Who, now_ms},
     feeds::{Feed, UsersChange},
     message::{RequestBody, framed},
+    methods::{Handler, Method, Requires, Waits},
     places::Mark,
     readers::Lane,
 };
 
 /// How often a token is asked for when users or roles change again and again meanwhile.
 const ATTEMPTS_MAX: usize = 8;
-
-/// What a request takes, besides what the store demands of the command or query in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Takes {
-    /// The request shows who it is by itself, or what it tells is no secret. A token is not looked at.
-    Nothing,
-    /// No user, but a token has to be valid if there is one.
-    NoUser,
-    /// A user; the store judges the rest.
-    WhatTheStoreDemands,
-    /// A user.
-    AUser,
-    /// A user with the role root.
-    Root,
-}
-
-/// **What is not named here takes the role root**, so that a request that is added to the server is not open by
-/// mistake.
-fn takes(path: &str) -> Takes {
-    match path {
-        "/etcdserverpb.Auth/Authenticate" => Takes::Nothing,
-        "/etcdserverpb.Auth/AuthStatus" => Takes::NoUser,
-        "/etcdserverpb.KV/Put"
-        | "/etcdserverpb.KV/Range"
-        | "/etcdserverpb.KV/RangeStream"
-        | "/etcdserverpb.KV/Txn"
-        | "/etcdserverpb.KV/DeleteRange"
-        | "/etcdserverpb.KV/Compact"
-        | "/etcdserverpb.Lease/LeaseGrant"
-        | "/etcdserverpb.Lease/LeaseRevoke"
-        | "/etcdserverpb.Lease/LeaseTimeToLive"
-        | "/etcdserverpb.Lease/LeaseLeases" => Takes::WhatTheStoreDemands,
-        // They are made of commands and queries on their keys and leases.
-        path if path.starts_with("/v3lockpb.Lock/") || path.starts_with("/v3electionpb.Election/") => {
-            Takes::WhatTheStoreDemands
-        }
-        path if path.starts_with("/etcdserverpb.Auth/") => Takes::WhatTheStoreDemands,
-        // A command that raises or clears an alarm is judged by the store.
-        "/etcdserverpb.Maintenance/Alarm"
-        | "/etcdserverpb.Maintenance/Status"
-        | "/etcdserverpb.Cluster/MemberList"
-        | "/synod.v1.Native/Query"
-        | "/synod.v1.Native/Status" => Takes::AUser,
-        path if path.starts_with("/grpc.health.v1.Health/") || path.starts_with("/grpc.reflection.") => {
-            Takes::Nothing
-        }
-        // A session keeps its replies for any client that knows its number, so commands in sessions take the role root,
-        // too.
-        _ => Takes::Root,
-    }
-}
-
-const SUBSCRIBE: &str = "/synod.v1.Native/Subscribe";
-
-/// What is judged when it comes, and by nobody in the slot of a command. A replica for which users do not count waits
-/// for what was decided before. A change that may be what ends a standstill is not among them.
-const LASTS: [&str; 5] = [
-    SUBSCRIBE,
-    "/etcdserverpb.Cluster/MemberAdd",
-    "/etcdserverpb.Cluster/MemberRemove",
-    "/etcdserverpb.Cluster/MemberUpdate",
-    "/etcdserverpb.Cluster/MemberPromote",
-];
-
-/// Commands of those with the role root: changes of users and roles, and what is about the store as a whole.
-const JUDGED_BY_NAME: [&str; 13] = [
-    "/etcdserverpb.Auth/AuthEnable",
-    "/etcdserverpb.Auth/AuthDisable",
-    "/etcdserverpb.Auth/UserAdd",
-    "/etcdserverpb.Auth/UserDelete",
-    "/etcdserverpb.Auth/UserChangePassword",
-    "/etcdserverpb.Auth/UserGrantRole",
-    "/etcdserverpb.Auth/UserRevokeRole",
-    "/etcdserverpb.Auth/RoleAdd",
-    "/etcdserverpb.Auth/RoleDelete",
-    "/etcdserverpb.Auth/RoleGrantPermission",
-    "/etcdserverpb.Auth/RoleRevokePermission",
-    "/etcdserverpb.Maintenance/Alarm",
-    "/etcdserverpb.KV/Compact",
-];
 
 impl<R: Replica> Store<R> {
     /// Whether users count, as far as this replica knows. If it lags, the store refuses what has no user.
@@ -130,13 +51,13 @@ impl<R: Replica> Store<R> {
     }
 
     /// [`Store::admit`], where users count or may do so. It is boxed, since thousands of requests may wait.
-    pub(super) async fn admitted(&self, path: &str, caller: &Caller) -> Result<Who, Status> {
-        let may_count = self.users_count() || self.auth().is_some() && LASTS.contains(&path);
-        if may_count { Box::pin(self.admit(path, caller)).await } else { Ok(None) }
+    pub(super) async fn admitted(&self, method: &Method, caller: &Caller) -> Result<Who, Status> {
+        let may_count = self.users_count() || self.auth().is_some() && method.waits == Waits::Always;
+        if may_count { Box::pin(self.admit(method, caller)).await } else { Ok(None) }
     }
 
     /// Finds out whose request it is, and refuses it if it takes more.
-    async fn admit(&self, path: &str, caller: &Caller) -> Result<Who, Status> {
+    async fn admit(&self, method: &Method, caller: &Caller) -> Result<Who, Status> {
         if !self.users_count() {
             // A replica that lags may not know yet that they count, and nobody judges this later.
             self.status(Consistency::Linearizable).await?;
@@ -144,24 +65,21 @@ impl<R: Replica> Store<R> {
                 return Ok(None);
             }
         }
-        let takes = takes(path);
-        if takes == Takes::Nothing {
+        if method.requires == Requires::Nothing {
             return Ok(None);
         }
         let is_simple = caller.token.is_some() && self.auth().is_some_and(Auth::has_simple_tokens);
-        if is_simple && JUDGED_BY_NAME.contains(&path) {
-            // A token that is void may still be valid where the log was not executed so far, and the store judges the
-            // command by its user alone. A linearizable read waits for what was decided.
+        if is_simple && method.waits == Waits::ForTokens {
             self.status(Consistency::Linearizable).await?;
         }
-        if takes == Takes::NoUser {
+        if method.requires == Requires::NoUser {
             return self.identify(caller).await;
         }
         let who = self.user_of(caller).await?;
-        let administer = match takes {
-            Takes::Nothing | Takes::NoUser | Takes::WhatTheStoreDemands => return Ok(who),
-            Takes::AUser => false,
-            Takes::Root => true,
+        let administer = match method.requires {
+            Requires::Nothing | Requires::NoUser | Requires::StoreDecides => return Ok(who),
+            Requires::AnyUser => false,
+            Requires::Root => true,
         };
         self.permitted(&who, KvPermission { administer, ..KvPermission::default() }).await?;
         Ok(who)
@@ -169,14 +87,13 @@ impl<R: Replica> Store<R> {
 
     /// Refuses a call of which it shows before its message comes that it has no user, and takes one. Returns whether
     /// anybody may make it where users count.
-    pub(crate) async fn is_known(&self, path: &str, caller: &Caller) -> Result<bool, Status> {
-        let is_open = matches!(takes(path), Takes::Nothing | Takes::NoUser);
+    pub(crate) async fn is_known(&self, method: &Method, caller: &Caller) -> Result<bool, Status> {
+        let is_open = matches!(method.requires, Requires::Nothing | Requires::NoUser);
         if is_open || !self.users_count() {
             return Ok(is_open && self.users_count());
         }
         let found = Box::pin(self.user_of(caller)).await;
-        let is_relayed = path.starts_with("/v3lockpb.") || path.starts_with("/v3electionpb.");
-        found.map(|_| false).map_err(|failure| if is_relayed { relayed(failure) } else { failure })
+        found.map(|_| false).map_err(|failure| if method.is_relayed() { relayed(failure) } else { failure })
     }
 
     /// The user of a call that lasts, at this moment: users and roles may have changed since it began.
@@ -273,7 +190,7 @@ impl<R: Replica> Store<R> {
         }
         if feed.is_marked() {
             feed.judge_by(self.judgement_of_any());
-            self.admitted(SUBSCRIBE, caller).await?;
+            self.admitted(Handler::Subscribe.method(), caller).await?;
         }
         Ok(())
     }
@@ -291,7 +208,7 @@ impl<R: Replica> Store<R> {
     /// Answers a request of etcd's service Auth.
     pub(super) async fn answer_auth(
         &self,
-        method: &str,
+        handler: Handler,
         body: RequestBody<'_>,
         lane: &Lane,
         who: &Who,
@@ -317,38 +234,38 @@ impl<R: Replica> Store<R> {
                 }
             }};
         }
-        match method {
-            "AuthEnable" => change!(Enable, AuthEnableResponse),
-            "AuthDisable" => change!(Disable, AuthDisableResponse),
-            "AuthStatus" => query!(Status, AuthStatusResponse),
-            "Authenticate" => {
+        match handler {
+            Handler::AuthEnable => change!(Enable, AuthEnableResponse),
+            Handler::AuthDisable => change!(Disable, AuthDisableResponse),
+            Handler::AuthStatus => query!(Status, AuthStatusResponse),
+            Handler::Authenticate => {
                 let response = self.authenticate(auth, body.message().await?, lane).await?;
                 Ok(framed(&response))
             }
-            "UserAdd" => {
+            Handler::UserAdd => {
                 let request: AuthUserAddRequest = body.message().await?;
                 let change = self.with_hash(auth, request, lane, who).await?;
                 let changed = self.change_users(who, Change::UserAdd(change)).await?;
                 Ok(framed(&AuthUserAddResponse { header: self.header_of(&changed) }))
             }
-            "UserGet" => query!(UserGet, AuthUserGetResponse),
-            "UserList" => query!(UserList, AuthUserListResponse),
-            "UserDelete" => change!(UserDelete, AuthUserDeleteResponse),
-            "UserChangePassword" => {
+            Handler::UserGet => query!(UserGet, AuthUserGetResponse),
+            Handler::UserList => query!(UserList, AuthUserListResponse),
+            Handler::UserDelete => change!(UserDelete, AuthUserDeleteResponse),
+            Handler::UserChangePassword => {
                 let request: AuthUserChangePasswordRequest = body.message().await?;
                 let change = self.with_new_hash(auth, request, lane, who).await?;
                 let changed = self.change_users(who, Change::UserChangePassword(change)).await?;
                 Ok(framed(&AuthUserChangePasswordResponse { header: self.header_of(&changed) }))
             }
-            "UserGrantRole" => change!(UserGrantRole, AuthUserGrantRoleResponse),
-            "UserRevokeRole" => change!(UserRevokeRole, AuthUserRevokeRoleResponse),
-            "RoleAdd" => change!(RoleAdd, AuthRoleAddResponse),
-            "RoleGet" => query!(RoleGet, AuthRoleGetResponse),
-            "RoleList" => query!(RoleList, AuthRoleListResponse),
-            "RoleDelete" => change!(RoleDelete, AuthRoleDeleteResponse),
-            "RoleGrantPermission" => change!(RoleGrantPermission, AuthRoleGrantPermissionResponse),
-            "RoleRevokePermission" => change!(RoleRevokePermission, AuthRoleRevokePermissionResponse),
-            _ => Err(super::unknown(&format!("/etcdserverpb.Auth/{method}"))),
+            Handler::UserGrantRole => change!(UserGrantRole, AuthUserGrantRoleResponse),
+            Handler::UserRevokeRole => change!(UserRevokeRole, AuthUserRevokeRoleResponse),
+            Handler::RoleAdd => change!(RoleAdd, AuthRoleAddResponse),
+            Handler::RoleGet => query!(RoleGet, AuthRoleGetResponse),
+            Handler::RoleList => query!(RoleList, AuthRoleListResponse),
+            Handler::RoleDelete => change!(RoleDelete, AuthRoleDeleteResponse),
+            Handler::RoleGrantPermission => change!(RoleGrantPermission, AuthRoleGrantPermissionResponse),
+            Handler::RoleRevokePermission => change!(RoleRevokePermission, AuthRoleRevokePermissionResponse),
+            other => Err(super::unknown(other.method().path)),
         }
     }
 
@@ -461,23 +378,6 @@ mod tests {
     use synod_api::synod::v1::KvFailure;
 
     use super::*;
-
-    #[test]
-    fn what_is_not_known_takes_the_role_root() {
-        let of_root = [
-            "/synod.v1.Native/Execute",
-            "/synod.v1.Native/OpenSession",
-            "/synod.v1.Native/Subscribe",
-            "/synod.v1.Native/Change",
-            "/etcdserverpb.Cluster/MemberAdd",
-            "/etcdserverpb.Maintenance/Snapshot",
-            "/etcdserverpb.Maintenance/Defragment",
-            "/made.Up/One",
-        ];
-        assert!(of_root.iter().all(|path| takes(path) == Takes::Root));
-        assert_eq!(takes("/etcdserverpb.Auth/Authenticate"), Takes::Nothing);
-        assert_eq!(takes("/etcdserverpb.Auth/UserAdd"), Takes::WhatTheStoreDemands);
-    }
 
     #[test]
     fn etcds_words_and_codes() {

@@ -35,8 +35,9 @@ use crate::{
     Consistency, Replica,
     admission::Charge,
     auth::{Caller, Who},
-    call::{self, KEEP_ALIVE},
+    call,
     message::{ClientMessages, Incoming, framed, too_many},
+    methods::Handler,
     readers::{Lane, Place},
     sending::Sender,
 };
@@ -160,7 +161,8 @@ impl<R: Replica> Store<R> {
         caller: &Caller,
     ) -> Result<(), Status> {
         self.check_single()?;
-        let mut messages = ClientMessages::new(body, KEEP_ALIVE, self.bounds(), charge);
+        let mut messages =
+            ClientMessages::new(body, Handler::LeaseKeepAlive.method().path, self.bounds(), charge);
         let mut renewals = FuturesUnordered::new();
         let mut open = true;
         while open || !renewals.is_empty() {

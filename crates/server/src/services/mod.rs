@@ -29,8 +29,8 @@ use crate::{
     admission::{Charge, REQUEST_BYTES},
     auth::{Caller, Who},
     feeds::Feed,
-    gateway::{POOL, method_named},
     message::{RequestBody, framed, too_many},
+    methods::{Groups, Handler, Method, POOL},
     readers::{Lane, Place},
 };
 
@@ -58,26 +58,20 @@ impl<R: Replica> Store<R> {
     /// Decodes a request and answers it.
     pub(crate) async fn answer(
         &self,
-        path: &str,
+        method: &'static Method,
         body: RequestBody<'_>,
         lane: &Lane,
         charge: &Charge,
         caller: &Caller,
     ) -> Result<Answer<'_, R>, Status> {
-        let of_etcd = ["/etcdserverpb.", "/v3lockpb.", "/v3electionpb."];
-        if of_etcd.iter().any(|package| path.starts_with(package)) && !SERVED_OF_SEVERAL.contains(&path) {
+        if method.groups == Groups::One {
             self.check_single()?;
         }
-        let is_relayed = ["/v3lockpb.", "/v3electionpb."].iter().any(|package| path.starts_with(package));
-        let admitted = self.admitted(path, caller).await;
-        let who = &admitted.map_err(|failure| match path.strip_prefix('/').and_then(method_named) {
-            // A stranger learns it, too: a client that is newer than the server goes another way then.
-            None => unknown(path),
-            Some(_) if is_relayed => relayed(failure),
-            Some(_) => failure,
-        })?;
-        match path {
-            "/etcdserverpb.KV/Put" => {
+        let admitted = self.admitted(method, caller).await;
+        let who =
+            &admitted.map_err(|failure| if method.is_relayed() { relayed(failure) } else { failure })?;
+        match method.handler {
+            Handler::Put => {
                 let request: PutRequest = body.message().await?;
                 if request.prev_kv {
                     afford(charge, SMALL_ANSWER_BYTES_MAX)?;
@@ -86,12 +80,12 @@ impl<R: Replica> Store<R> {
                 }
                 self.put(who, request).await.map(|answer| Answer::Message(framed(&answer)))
             }
-            "/etcdserverpb.KV/Range" => {
+            Handler::Range => {
                 let request = body.message().await?;
                 afford(charge, PAGE_BYTES)?;
                 self.range(who, request).await
             }
-            "/synod.v1.Native/Execute" => {
+            Handler::Execute => {
                 let request: ExecuteRequest = body.message().await?;
                 let in_session = request.session != 0;
                 if !in_session {
@@ -104,7 +98,7 @@ impl<R: Replica> Store<R> {
                 }
                 Ok(Answer::Message(framed(&response)))
             }
-            "/synod.v1.Native/Query" => {
+            Handler::Query => {
                 let request = body.message().await?;
                 afford(charge, PAGE_BYTES)?;
                 let (response, place) = self.query_natively(who, request, lane, charge).await?;
@@ -115,27 +109,21 @@ impl<R: Replica> Store<R> {
             }
             // Boxed, so that the frequent requests above, of which there may be thousands, do not carry the
             // state of these.
-            _ => Box::pin(self.answer_rarer(path, body, lane, charge, (caller, who))).await,
+            rarer => Box::pin(self.answer_rarer(rarer, body, lane, charge, (caller, who))).await,
         }
     }
 
     async fn answer_rarer(
         &self,
-        path: &str,
+        handler: Handler,
         body: RequestBody<'_>,
         lane: &Lane,
         charge: &Charge,
         (caller, who): (&Caller, &Who),
     ) -> Result<Answer<'_, R>, Status> {
-        if let Some(method) = path.strip_prefix("/etcdserverpb.Auth/") {
-            let message = self.answer_auth(method, body, lane, who).await?;
-            if method.ends_with("List") || method.ends_with("Get") {
-                owe(charge, message.len())?;
-            }
-            return Ok(Answer::Message(message));
-        }
-        match path {
-            "/etcdserverpb.KV/Txn" => {
+        use Handler as H;
+        match handler {
+            H::Txn => {
                 let request = body.message().await?;
                 if validate::is_read_only(&request) {
                     return found(charge, lane, self.read_only_txn(who, request, lane).await?).await;
@@ -144,82 +132,91 @@ impl<R: Replica> Store<R> {
                 let (response, place) = self.txn(who, request, lane).await?;
                 in_place(response, lane, place).await
             }
-            "/etcdserverpb.KV/DeleteRange" => {
+            H::DeleteRange => {
                 let request = body.message().await?;
                 afford(charge, SMALL_ANSWER_BYTES_MAX)?;
                 let (response, place) = self.delete_range(who, request, lane).await?;
                 in_place(response, lane, place).await
             }
-            "/etcdserverpb.KV/RangeStream" => {
+            H::RangeStream => {
                 let request = body.message().await?;
                 afford(charge, PAGE_BYTES)?;
                 self.range_stream(who, request).await
             }
-            "/etcdserverpb.KV/Compact" => unary(body, |request| self.compact(who, request)).await,
-            "/etcdserverpb.Lease/LeaseGrant" => unary(body, |request| self.lease_grant(who, request)).await,
-            "/etcdserverpb.Lease/LeaseRevoke" => unary(body, |request| self.lease_revoke(who, request)).await,
-            "/etcdserverpb.Lease/LeaseTimeToLive" => {
+            H::Compact => unary(body, |request| self.compact(who, request)).await,
+            H::LeaseGrant => unary(body, |request| self.lease_grant(who, request)).await,
+            H::LeaseRevoke => unary(body, |request| self.lease_revoke(who, request)).await,
+            H::LeaseTimeToLive => {
                 found(charge, lane, self.lease_time_to_live(who, body.message().await?, lane).await?).await
             }
-            "/etcdserverpb.Lease/LeaseLeases" => {
+            H::LeaseLeases => {
                 found(charge, lane, self.lease_leases(who, body.message().await?, lane).await?).await
             }
-            "/v3lockpb.Lock/Lock" => {
-                unary(body, |request| self.lock(who, request, lane, charge, caller)).await
-            }
-            "/v3lockpb.Lock/Unlock" => unary(body, |request| self.unlock(who, request)).await,
-            "/v3electionpb.Election/Campaign" => {
-                unary(body, |request| self.campaign(who, request, lane, charge, caller)).await
-            }
-            "/v3electionpb.Election/Proclaim" => unary(body, |request| self.proclaim(who, request)).await,
-            "/v3electionpb.Election/Leader" => {
-                found(charge, lane, self.leader(who, body.message().await?, lane).await?).await
-            }
-            "/v3electionpb.Election/Resign" => unary(body, |request| self.resign(who, request)).await,
-            "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
-            "/etcdserverpb.Cluster/MemberAdd" => unary(body, |request| self.member_add(request)).await,
-            "/etcdserverpb.Cluster/MemberRemove" => unary(body, |request| self.member_remove(request)).await,
-            "/etcdserverpb.Cluster/MemberUpdate" => unary(body, |request| self.member_update(request)).await,
-            "/etcdserverpb.Cluster/MemberPromote" => {
-                unary(body, |request| self.member_promote(request)).await
-            }
-            "/etcdserverpb.Maintenance/MoveLeader" => unary(body, |request| self.move_leader(request)).await,
-            "/etcdserverpb.Maintenance/Alarm" => unary(body, |request| self.alarm(who, request)).await,
-            "/etcdserverpb.Maintenance/Status" => unary(body, |request| self.member_status(request)).await,
-            "/etcdserverpb.Maintenance/Snapshot" => self.snapshot(who, body.message().await?).await,
-            "/etcdserverpb.Maintenance/Downgrade" => unary(body, |request| self.downgrade(request)).await,
-            "/etcdserverpb.Maintenance/Defragment" => unary(body, |request| self.defragment(request)).await,
-            "/etcdserverpb.Maintenance/Hash" => unary(body, |request| self.hash(who, request, lane)).await,
-            "/etcdserverpb.Maintenance/HashKV" => {
-                unary(body, |request| self.hash_kv(who, request, lane)).await
-            }
-            "/grpc.health.v1.Health/Check" => unary(body, |request| self.health(request)).await,
-            "/grpc.health.v1.Health/List" => unary(body, |request| self.all_healths(request)).await,
-            "/synod.v1.Native/OpenSession" => unary(body, |request| self.open_session(request, lane)).await,
-            "/synod.v1.Native/Status" => unary(body, |request| self.replica_status(request)).await,
-            "/synod.v1.Native/Subscribe" => {
+            H::Lock => unary(body, |request| self.lock(who, request, lane, charge, caller)).await,
+            H::Unlock => unary(body, |request| self.unlock(who, request)).await,
+            H::Campaign => unary(body, |request| self.campaign(who, request, lane, charge, caller)).await,
+            H::Proclaim => unary(body, |request| self.proclaim(who, request)).await,
+            H::Leader => found(charge, lane, self.leader(who, body.message().await?, lane).await?).await,
+            H::Resign => unary(body, |request| self.resign(who, request)).await,
+            H::MemberList => unary(body, |request| self.member_list(request)).await,
+            H::MemberAdd => unary(body, |request| self.member_add(request)).await,
+            H::MemberRemove => unary(body, |request| self.member_remove(request)).await,
+            H::MemberUpdate => unary(body, |request| self.member_update(request)).await,
+            H::MemberPromote => unary(body, |request| self.member_promote(request)).await,
+            H::MoveLeader => unary(body, |request| self.move_leader(request)).await,
+            H::Alarm => unary(body, |request| self.alarm(who, request)).await,
+            H::MemberStatus => unary(body, |request| self.member_status(request)).await,
+            H::Snapshot => self.snapshot(who, body.message().await?).await,
+            H::Downgrade => unary(body, |request| self.downgrade(request)).await,
+            H::Defragment => unary(body, |request| self.defragment(request)).await,
+            H::Hash => unary(body, |request| self.hash(who, request, lane)).await,
+            H::HashKv => unary(body, |request| self.hash_kv(who, request, lane)).await,
+            H::Health => unary(body, |request| self.health(request)).await,
+            H::AllHealths => unary(body, |request| self.all_healths(request)).await,
+            H::OpenSession => unary(body, |request| self.open_session(request, lane)).await,
+            H::ReplicaStatus => unary(body, |request| self.replica_status(request)).await,
+            H::Subscribe => {
                 // It was judged before it could be registered.
                 let judgement = self.judgement_of_any();
-                self.admitted(path, caller).await?;
+                self.admitted(handler.method(), caller).await?;
                 let feed = self.subscribe(body.message().await?, judgement).await?;
                 Ok(Answer::Feed(Box::new(feed)))
             }
-            "/synod.v1.Native/MoveLeader" => unary(body, |request| self.move_leader_natively(request)).await,
-            "/synod.v1.Native/Change" => unary(body, |request| self.change_natively(request)).await,
-            _ => Err(unknown(path)),
+            H::MoveGroupLeader => unary(body, |request| self.move_leader_natively(request)).await,
+            H::Change => unary(body, |request| self.change_natively(request)).await,
+            H::UserGet | H::UserList | H::RoleGet | H::RoleList => {
+                let message = self.answer_auth(handler, body, lane, who).await?;
+                owe(charge, message.len())?;
+                Ok(Answer::Message(message))
+            }
+            H::AuthEnable | H::AuthDisable | H::AuthStatus | H::Authenticate | H::UserAdd | H::UserDelete => {
+                self.answer_auth(handler, body, lane, who).await.map(Answer::Message)
+            }
+            H::UserChangePassword | H::UserGrantRole | H::UserRevokeRole | H::RoleAdd | H::RoleDelete => {
+                self.answer_auth(handler, body, lane, who).await.map(Answer::Message)
+            }
+            H::RoleGrantPermission | H::RoleRevokePermission => {
+                self.answer_auth(handler, body, lane, who).await.map(Answer::Message)
+            }
+            // The frequent ones, and those that last, are answered elsewhere.
+            H::Put | H::Range | H::Execute | H::Query => Err(unknown(handler.method().path)),
+            H::Watch | H::LeaseKeepAlive | H::Observe | H::WatchHealth | H::Reflect | H::ReflectAlpha => {
+                Err(unknown(handler.method().path))
+            }
+        }
+    }
+
+    /// The refusal of a path that nothing is served at.
+    pub(crate) fn unserved(&self, path: &str) -> Status {
+        let of_etcd = ["/etcdserverpb.", "/v3lockpb.", "/v3electionpb."];
+        let is_of_etcd = of_etcd.iter().any(|package| path.starts_with(package));
+        match self.check_single() {
+            Err(refused) if is_of_etcd => refused,
+            // A stranger learns it, too: a client that is newer than the server goes another way then.
+            _ => unknown(path),
         }
     }
 }
-
-/// The requests of etcd's API that make sense where there are several groups: they are about the members.
-const SERVED_OF_SEVERAL: [&str; 6] = [
-    "/etcdserverpb.Cluster/MemberList",
-    "/etcdserverpb.Cluster/MemberAdd",
-    "/etcdserverpb.Cluster/MemberRemove",
-    "/etcdserverpb.Cluster/MemberUpdate",
-    "/etcdserverpb.Cluster/MemberPromote",
-    "/etcdserverpb.Maintenance/Status",
-];
 
 fn no_single_revision(groups: u16) -> Status {
     Status::failed_precondition(format!(

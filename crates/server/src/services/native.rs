@@ -30,7 +30,7 @@ use super::{
     maintenance::unmoved,
 };
 use crate::{
-    Change, Consistency, Elsewhere, Goal, Group, Point, Replica, RequestError, Standing, Start,
+    Change, Changed, Consistency, Elsewhere, Goal, Group, Point, Replica, RequestError, Standing, Start,
     admission::Charge,
     auth::{Judgement, Who},
     feeds::{Feed, broken_off},
@@ -400,9 +400,9 @@ impl<R: Replica> Store<R> {
             )));
         }
         let replica = self.ordering_group(request.group.unwrap_or(0))?;
-        let group = self.change(&replica, expected, change).await?;
+        let Changed { group, dropped } = self.change(&replica, expected, change).await?;
         let added = group.members.last().filter(|_| adds).map_or(0, |member| member.id.0);
-        Ok(ChangeResponse { group: Some(group.into()), added })
+        Ok(ChangeResponse { group: Some(group.into()), added, dropped })
     }
 }
 

@@ -21,8 +21,8 @@ use super::envelope::Store;
 use crate::{
     Replica,
     admission::Charge,
-    gateway::POOL,
     message::{ClientMessages, Incoming, RequestBody, framed},
+    methods::POOL,
     sending::Sender,
 };
 

@@ -26,8 +26,9 @@ use crate::{
     Consistency, Replica,
     admission::Charge,
     auth::{Caller, Judgement, judged_anew, until_marked},
-    call::{self, NOT_TAKEN, TAKE_BYTES_MIN, TAKE_TIMEOUT, WATCH},
+    call::{self, NOT_TAKEN, TAKE_BYTES_MIN, TAKE_TIMEOUT},
     message::{ClientMessages, Incoming, begun, too_many},
+    methods::Handler,
     sending::Sender,
     services::Store,
 };
@@ -58,7 +59,7 @@ pub(crate) async fn serve<R: Replica>(
     let judgement = judgement.as_ref();
     let sending =
         Sending { store, charge, opened: &opened, sender, taken: &taken, judgement, progress, frames };
-    let messages = ClientMessages::new(body, WATCH, store.bounds(), charge);
+    let messages = ClientMessages::new(body, Handler::Watch.method().path, store.bounds(), charge);
     tokio::select! {
         outcome = sending.run() => outcome,
         failed = read(messages, &opened, charge, store, (caller, judgement)) => Err(failed),

@@ -102,12 +102,15 @@ fn play_on(stage: &mut Stage, text: &str) -> Result<String, String> {
 /// Plays commands with a cast. Returns the situations that the world has reached after each.
 ///
 /// # Errors
-/// A command is not valid, or an invariant is violated. The error names the command.
+/// A command is not valid, or an invariant is violated. The error comes with the command's index.
 #[cfg(test)]
-pub(crate) fn reach(commands: &[&str], cast: &Cast) -> Result<Vec<crate::situations::Reached>, String> {
+pub(crate) fn reach(
+    commands: &[&str],
+    cast: &Cast,
+) -> Result<Vec<crate::situations::Reached>, (usize, String)> {
     let mut stage = Stage::new(*cast);
-    let mut played = commands.iter().map(|command| {
-        stage.play(command).map_err(|error| format!("'{command}': {error}"))?;
+    let mut played = commands.iter().enumerate().map(|(at, command)| {
+        stage.play(command).map_err(|error| (at, format!("'{command}': {error}")))?;
         Ok(stage.reached())
     });
     played.by_ref().collect()

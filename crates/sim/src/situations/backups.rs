@@ -38,58 +38,15 @@ pub(super) fn see(scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use synod_consensus::Options;
     use synod_replica::{Group, History, Installed, SnapshotInfo};
     use synod_wire::{Ballots, ReplicaId};
 
     use super::{
-        super::{
-            Face, Situations,
-            stories::{ALL, Story},
-        },
+        super::{Face, Situations},
         *,
     };
-
-    /// Situations, the casts that reach them, and how.
-    pub(crate) const STORIES: &[Story] = &[
-        (
-            &[Situation::BackupLost],
-            ALL,
-            "cluster 3 backup=true
-             elect 1
-             put 1 k1=1
-             stabilize
-             crash 3
-             lose-log 3
-             restart 3",
-        ),
-        (
-            &[Situation::BackupLacking],
-            ALL,
-            "cluster 3 backup=true
-             elect 1
-             member 1 add learn
-             run 500ms",
-        ),
-        (
-            &[Situation::BackupAsked, Situation::BackupFetched],
-            ALL,
-            "cluster 3 backup=true
-             elect 1
-             put 1 k1=1
-             stabilize
-             crash 3
-             lose-log 3
-             restart 3
-             run 3s",
-        ),
-    ];
-
-    #[test]
-    fn each_situation_is_seen_when_it_comes_to_be_and_not_before() {
-        crate::situations::stories::play(STORIES);
-    }
 
     fn group() -> Group {
         Group::of(&Options::default(), (1..=3).map(ReplicaId))

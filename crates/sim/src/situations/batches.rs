@@ -95,92 +95,9 @@ fn referred(batch: &Batch) -> Option<BatchId> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::{
-        super::stories::{ALL, Story, three},
-        *,
-    };
+mod tests {
+    use super::{super::stories::three, *};
     use synod_wire::{BatchBuilder, Incarnation, ReplicaId, SessionId, replica_session};
-
-    /// Situations, the casts that reach them, and how.
-    pub(crate) const STORIES: &[Story] = &[
-        (
-            &[Situation::ReferenceFirst],
-            ALL,
-            "cluster 3 dissemination=balanced
-             elect 1
-             run 200ms
-             put 2 k1=7
-             drop 2->3 dissemination
-             deliver 2->1
-             deliver 1->3",
-        ),
-        (
-            &[Situation::DecidedBeforeHeld],
-            ALL,
-            "cluster 3 dissemination=balanced
-             elect 1
-             run 200ms
-             put 2 k1=7
-             drop 2->3 dissemination
-             deliver 2->1
-             deliver 1->2
-             deliver 2->1",
-        ),
-        (
-            &[Situation::LeaderWithoutBatch],
-            ALL,
-            "cluster 3 dissemination=balanced
-             elect 1
-             run 200ms
-             put 2 k1=7
-             drop 2->1 dissemination
-             deliver 2->3",
-        ),
-        (
-            &[Situation::LeaderInheritsReferences],
-            ALL,
-            "cluster 3 dissemination=balanced
-             elect 1
-             run 200ms
-             put 2 k1=7
-             deliver 2->1
-             deliver 2->3
-             deliver 1->2
-             crash 1
-             stabilize
-             run 3s",
-        ),
-        (
-            &[Situation::HeldLost],
-            ALL,
-            "cluster 3 dissemination=balanced
-             elect 1
-             run 200ms
-             put 2 k1=7
-             deliver 2->3
-             crash 3
-             lose-log 3
-             restart 3",
-        ),
-        (
-            &[Situation::EpochWithBatches],
-            ALL,
-            "cluster 3 dissemination=balanced
-             elect 1
-             run 200ms
-             put 2 k1=7
-             drop 2->1
-             drop 2->3
-             reconfigure 1 raft
-             run 50ms",
-        ),
-    ];
-
-    #[test]
-    fn each_situation_is_seen_when_it_comes_to_be_and_not_before() {
-        crate::situations::stories::play(STORIES);
-    }
 
     fn batch(number: u64, floor: u64) -> Batch {
         let origin = replica_session(ReplicaId(2), Incarnation(1), 0);

@@ -23,7 +23,7 @@
 //!
 //! Situations are recognised from outside, by effects, messages and what a replica shows of itself, as far as
 //! that is possible. So a protocol that is added has them too. Each has a story, a script that reaches it
-//! with its last command and not before (see the tests of each file).
+//! with its last command and not before: `scenarios/situations/FILE-NAME.txt` (`stories.rs` plays them).
 
 mod backups;
 mod batches;
@@ -37,6 +37,8 @@ mod near_misses;
 mod order;
 mod rounds;
 mod scene;
+#[cfg(test)]
+mod stories;
 mod table;
 mod users;
 mod ways;
@@ -447,170 +449,5 @@ impl Situations {
             self.reached = now;
         }
         self.scene.done(sight);
-    }
-}
-
-#[cfg(test)]
-mod stories {
-    use synod_consensus::Role;
-    use synod_replica::Event;
-    use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
-
-    use super::*;
-    use crate::scenario::{self, CASTS};
-
-    /// Three running replicas; the test decides what is seen of them.
-    pub(crate) fn three() -> Situations {
-        let options = synod_consensus::Options::default();
-        let mut seen = Situations::new(&Group::of(&options, (1..=3).map(ReplicaId)), 3);
-        for of in 0..3 {
-            seen.see(&Sight::Starts {
-                of,
-                tail: Slot::ZERO,
-                snapshot: Slot::ZERO,
-                amnesia: false,
-                votes_lost: None,
-            });
-        }
-        seen
-    }
-
-    impl Situations {
-        /// A replica follows r1 in an epoch and a ballot of this round.
-        pub(crate) fn follows(&mut self, of: usize, epoch: u64, round: u64) {
-            let leader = Some(ReplicaId(1));
-            let ballot = Ballot { round, replica: ReplicaId(1) };
-            let face = Face { role: Role::Follower, ballot, leader, epoch: Epoch(epoch), ..Face::NEW };
-            self.see(&Sight::Stepped { of, face });
-        }
-
-        /// A replica takes an event.
-        pub(crate) fn takes(&mut self, of: usize, event: &Event) {
-            self.see(&Sight::Takes { of, event });
-        }
-    }
-
-    /// Every cast.
-    pub(crate) const ALL: &[&str] =
-        &["multipaxos", "multipaxos+rotating", "sequence-paxos", "sequence-paxos+rotating", "raft"];
-
-    /// Situations, the casts that reach them in this way, and the script: its last command reaches them, and
-    /// none before.
-    pub(crate) type Story = (&'static [Situation], &'static [&'static str], &'static str);
-
-    /// Plays stories.
-    pub(crate) fn play(stories: &[Story]) {
-        for (situations, casts, story) in stories {
-            for name in *casts {
-                let cast = CASTS.iter().find(|cast| cast.name == *name).expect("a cast");
-                let commands: Vec<&str> = story.lines().map(str::trim).collect();
-                let reached = scenario::reach(&commands, cast);
-                let reached = reached.unwrap_or_else(|error| panic!("{situations:?} with {name}: {error}"));
-                let (last, before) = reached.split_last().expect("a story has commands");
-                for situation in *situations {
-                    assert_eq!(situation.applies(cast.protocol), Ok(()), "{situation}, {name}");
-                    let early = before.iter().position(|reached| reached.has(*situation));
-                    let early = early.map(|place| commands[place]);
-                    assert_eq!(early, None, "{situation} with {name} is reached before the end of the story");
-                    assert!(last.has(*situation), "{situation} with {name} is not reached");
-                }
-            }
-        }
-    }
-
-    /// Situations that no script reaches, since its network is too orderly, or since scripts have no leases and
-    /// watches. They have tests of their own.
-    const SHOWN: &[Situation] = &[
-        Situation::EpochWithoutBackup,
-        Situation::LateCatchUp,
-        Situation::FollowerInstallsHigher,
-        Situation::DropsBetweenPages,
-        Situation::RefusedForSize,
-        Situation::DecidedTwice,
-        Situation::BatchGivenUp,
-        Situation::OldRing,
-        Situation::LeaseEndsWithKeys,
-        Situation::LeaseEndsWhileTwoLead,
-        Situation::LeaseStartsAgain,
-        Situation::RenewedByFollower,
-        Situation::WatchAfterCrash,
-        Situation::WatchFromHistory,
-        Situation::WatchOverSnapshot,
-        Situation::WatchCompacted,
-    ];
-
-    #[test]
-    fn every_situation_has_a_story() {
-        let stories = [
-            super::backups::tests::STORIES,
-            super::links::tests::STORIES,
-            super::knowledge::tests::STORIES,
-            super::leaders::tests::STORIES,
-            super::lives::tests::STORIES,
-            super::order::tests::STORIES,
-            super::epochs::tests::STORIES,
-            super::batches::tests::STORIES,
-            super::rounds::tests::STORIES,
-            super::ways::tests::STORIES,
-        ];
-        let told: Vec<Situation> =
-            stories.concat().into_iter().flat_map(|(situations, ..)| situations).copied().collect();
-        for situation in Situation::ALL {
-            assert_ne!(
-                told.contains(situation),
-                SHOWN.contains(situation),
-                "{situation} has no story, or two"
-            );
-        }
-    }
-
-    #[test]
-    fn what_does_not_apply_is_of_pages_terms_joint_configurations_rings_and_slots_by_themselves() {
-        let exempt = |protocol: ProtocolKind| -> Vec<Situation> {
-            Situation::ALL.iter().copied().filter(|row| row.applies(protocol).is_err()).collect()
-        };
-        let rounds = [
-            Situation::RoundPassedOn,
-            Situation::RoundTwice,
-            Situation::RoundRepaired,
-            Situation::RoundPulled,
-            Situation::PullWaits,
-            Situation::HeldLater,
-            Situation::FollowerCommitsFirst,
-            Situation::CommitsByOldVoters,
-        ];
-        let ring = [
-            Situation::RingShrinks,
-            Situation::RingGrows,
-            Situation::RingTurns,
-            Situation::Detour,
-            Situation::RingIsLeft,
-            Situation::VotesWithoutLeader,
-            Situation::VotesPass,
-            Situation::OldRing,
-            Situation::LearnerOnRing,
-            Situation::SecondRange,
-            Situation::MoreReserved,
-        ];
-        let paxos = [Situation::CandidateLearnsWinner, Situation::JointLeader];
-        assert_eq!(exempt(ProtocolKind::MultiPaxos), [&paxos[..], &rounds, &ring].concat());
-        assert_eq!(exempt(ProtocolKind::Ring), [&paxos[..], &rounds].concat());
-        let sequence = [Situation::CandidateLearnsWinner, Situation::JointLeader, Situation::DecidedTwice];
-        assert_eq!(exempt(ProtocolKind::SequencePaxos), [&sequence[..], &rounds, &ring].concat());
-        let raft = [Situation::PagesOfTwoLives, Situation::DropsBetweenPages, Situation::DecidedTwice];
-        assert_eq!(exempt(ProtocolKind::Raft), [&raft[..], &ring].concat());
-    }
-
-    #[test]
-    fn names_are_distinct_and_every_situation_can_be_reached_by_some_protocol() {
-        let mut names: Vec<&str> = Situation::ALL.iter().map(|situation| situation.name()).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), Situation::ALL.len());
-        assert_eq!(Situation::Bridge.to_string(), Situation::Bridge.name());
-        for situation in Situation::ALL {
-            let applies = |(_, protocol): &&(_, ProtocolKind)| situation.applies(*protocol).is_ok();
-            assert!(ProtocolKind::ALL.iter().any(|entry| applies(&entry)), "{situation}");
-        }
     }
 }

@@ -174,10 +174,7 @@ impl World {
         }
         let durable = machine.disk.durable();
         life.gate.durable(durable);
-        // Where the network keeps no order, it may also bring a message before one that waits for the disk: to its
-        // receiver that is the same as if it had been sent first.
-        let overtakes = self.network.wire() == Wire::Datagram && after <= durable;
-        let leaves = if overtakes { Some((to, message)) } else { life.gate.send(after, (to, message)) };
+        let leaves = life.gate.send(after, (to, message));
         let Some((to, message)) = leaves else {
             let held = life.gate.waiting().last().expect("it waits");
             let bytes = held.1.1.encode().len() as u64;

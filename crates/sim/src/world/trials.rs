@@ -32,7 +32,7 @@ use crate::{
 fn serves_within(election: ElectionKind) -> Option<u32> {
     match election {
         ElectionKind::Ballot => Some(4),
-        ElectionKind::Rotating => Some(8),
+        ElectionKind::Rotating | ElectionKind::Latency => Some(8),
         _ => None,
     }
 }
@@ -140,7 +140,9 @@ impl World {
             }
             Phase::Serving { cut, leader, ballot, elections } => {
                 let same = self.leads_in(leader) == Some(ballot) && self.coverage.elections == elections;
-                self.demand_of_election(same, || {
+                // A latency-aware leader hands over when another replica turns out to be nearer to a majority.
+                let moves = self.plan.settings.consensus.election == ElectionKind::Latency;
+                self.demand_of_election(same || moves, || {
                     format!(
                         "r{} led in {ballot}, and did not go on, or somebody else began to lead, although links \
                          stayed as they were {:?} ago ({}); {}",

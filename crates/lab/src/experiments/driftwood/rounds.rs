@@ -63,7 +63,7 @@ pub const MEASURED: Experiment = Experiment {
 /// With costs of the document's program.
 pub const DOCUMENTS: Experiment = Experiment {
     name: "driftwood-document-rounds",
-    title: "Driftwood: the same with costs of the document's machine",
+    title: "Driftwood: by the time from round to round and by fan-out, with costs of the document's machine",
     about: "As driftwood-document, with 125 replicas. The document has such a table for version 1 only.",
     parameters: &[
         ON_VIRTUAL,

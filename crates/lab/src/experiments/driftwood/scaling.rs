@@ -66,7 +66,7 @@ pub const MEASURED: Experiment = Experiment {
 /// With what sockets to many peers cost as well.
 pub const MANY: Experiment = Experiment {
     name: "driftwood-many-peers",
-    title: "Driftwood: the same, where each message costs a system call as well",
+    title: "Driftwood: by the number of replicas, where each message costs a system call as well",
     about: "As driftwood-scaling, and each message costs 4.6 µs at both ends: what a write and a read of 100 bytes on a socket \
             take on the machine of the calibration. With the five replicas that the calibration has at most, that cannot be \
             told from the cost of a burst; with 125, a burst may send 124 messages.",
@@ -77,7 +77,7 @@ pub const MANY: Experiment = Experiment {
 /// With costs of the document's program.
 pub const DOCUMENTS: Experiment = Experiment {
     name: "driftwood-document",
-    title: "Driftwood: the same with costs of the document's machine",
+    title: "Driftwood: by the number of replicas, with costs of the document's machine",
     about: "As driftwood-scaling, but a message costs 12.5 µs at both ends however many come together, a command 45 µs, and \
             machines are 25 µs apart: a calibration with which the leader of unbatched Raft reaches what the document's did. \
             Our statuses name each replica with its slot, and an entry has 65 bytes, so rounds cost more bytes than the \
