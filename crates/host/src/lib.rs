@@ -6,33 +6,44 @@
 //!
 //! # Duties of the caller
 //!
-//! 1. **Each message of a replica goes through the [`Gate`] of its group, in the order in which the replica sent it.** A
+//! 1. **A burst is [`Host::step`] as often as inputs have come, then [`Host::turn`], then [`Host::carry_out`], all with
+//!    one time that was read no earlier than what the executor had shown.** With an earlier time a replica takes less
+//!    to have gone by than the replicated clock says; without the turn deadlines pass unseen.
+//! 2. **What a burst wants is carried out in the order in which it is handed out, and a change of a group's members is
+//!    written down, durably, before anything that follows it leaves.** Otherwise a replica that loses a part of its log
+//!    may find a group in which it decides alone.
+//! 3. **The node takes its turn when [`Host::due`] has come. A caller that also executes looks at the clock between two
+//!    jobs, and ends that work after a bounded time.** Otherwise heartbeats are late, and a leader that is well is taken
+//!    for lost.
+//! 4. **Each message of a replica goes through the [`Gate`] of its group, in the order in which the replica sent it.** A
 //!    message that goes around the gate may promise what a crash forgets.
-//! 2. **The gate hears that a record is durable only once that record and all before it are.** Otherwise two leaders
+//! 5. **The gate hears that a record is durable only once that record and all before it are.** Otherwise two leaders
 //!    may each count the vote of a replica that remembers one of them.
-//! 3. **What the gate lets out is sent in that order.** A vote that comes before the one that it rests on is refused,
+//! 6. **What the gate lets out is sent in that order.** A vote that comes before the one that it rests on is refused,
 //!    and has to be sent again.
-//! 4. **A gate ends with the life of its replica.** What waits in it is never sent: the next life may not have the
+//! 7. **A gate ends with the life of its replica.** What waits in it is never sent: the next life may not have the
 //!    records that it rests on.
-//!
-//! 5. **Jobs of execution are taken from their [`Execution`] one at a time, and only after all that the step wants that
+//! 8. **Jobs of execution are taken from their [`Execution`] one at a time, and only after all that the step wants that
 //!    pushed them is carried out.** A snapshot that is frozen within a batch lacks the rest of it for good; a client
 //!    that is told of a change of the group before the change shows asks the wrong replicas next.
-//! 6. **A caller that executes beside other work ends its turn after a bounded time, and looks at its clock before the
-//!    next.** Otherwise heartbeats are late, and a leader that is well is taken for lost.
-//! 7. **A snapshot file gets its name, is served and is deleted only as the [`SnapshotBook`] says, and the book hears
+//! 9. **A snapshot file gets its name, is served and is deleted only as the [`SnapshotBook`] says, and the book hears
 //!    of it before a replica does.** A replica that hears of a snapshot trims its log: without the file, slots are gone.
 //!
 //! | file | contents |
 //! | --- | --- |
+//! | `host.rs` | the groups of a node, and the bursts in which their replicas are stepped |
+//! | `clients.rs` | who waits for which command, and for which read |
 //! | `gate.rs` | which message may leave |
 //! | `execution.rs` | what is executed next, and which reads wait |
 //! | `snapshots.rs` | which snapshot file is received, named, served, installed and forgotten |
 
+mod clients;
 mod execution;
 mod gate;
+mod host;
 mod snapshots;
 
 pub use execution::{Execution, Reads};
 pub use gate::{Entry, Exit, Gate};
+pub use host::{Effect, Host, Input, Progress, ReadAt, Started};
 pub use snapshots::{Kept, SnapshotBook};

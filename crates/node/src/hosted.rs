@@ -6,8 +6,8 @@ use std::{
 };
 
 use synod_consensus::Role;
-use synod_host::{Entry, Execution};
-use synod_replica::{Action, Clocked, Event, Fork, Group, Mark, Replica, ReplicaStatus, RequestError};
+use synod_host::{Effect, Entry, Execution, Progress, ReadAt};
+use synod_replica::{Action, Fork, Group, Mark, Replica, ReplicaStatus};
 use synod_storage::Reached;
 use synod_sync::{Planted, channel::Sender, planted, time::Instant};
 use synod_wire::{Ballot, Epoch, GroupId, Lsn, ReplicaId, Slot, Time};
@@ -15,15 +15,15 @@ use synod_wire::{Ballot, Epoch, GroupId, Lsn, ReplicaId, Slot, Time};
 use crate::{
     Ended,
     executor::Job,
+    handle::Reply,
     log::GroupRecord,
     meeting::forked,
-    merged::Queries,
+    merged::{Queries, Query},
     node::{Notes, joins},
-    protocol::{ClientJob, Common},
+    protocol::Common,
     snapshots::SnapshotJob,
     status::Shared,
     view::Watched,
-    waiting::Waiting,
 };
 
 /// How old what the other threads know of what is decided gets.
@@ -32,11 +32,9 @@ const REACHED_INTERVAL: Duration = Duration::from_secs(1);
 /// Elections are over by then, if there can be any.
 const STRANDED_AFTER: Duration = Duration::from_secs(30);
 
-/// One group of replicas, as this node takes part in it.
+/// One group of replicas, as the threads of this node serve it; its replica is the host's.
 pub(crate) struct Hosted {
     pub(crate) group: GroupId,
-    pub(crate) replica: Replica,
-    pub(crate) actions: Vec<Action>,
     /// What is to be executed.
     pub(crate) execution: Execution<Job>,
     /// The thread that executes it, unless this one does.
@@ -52,14 +50,10 @@ pub(crate) struct Hosted {
     pub(crate) reached_at: Time,
     /// When it answers from its own state at the latest, unless it joins.
     pub(crate) settles_at: Time,
-    /// The present burst has touched it.
-    pub(crate) is_touched: bool,
     /// Where its messages go before they leave; those that have to wait leave by the log's thread.
     pub(crate) gate: Entry,
+    /// How far it was executed when its replica was last told.
     pub(crate) executed: Slot,
-    /// What the replica was last told of the replicated clock.
-    pub(crate) clock: Option<Clocked>,
-    pub(crate) waiting: Waiting,
     /// Ends what tasks wait for when this thread ends.
     pub(crate) _watched: Watched,
 }
@@ -76,56 +70,14 @@ pub(crate) struct Stranded {
 /// What changes in the course of an election: the epoch, the role, and the highest ballot that the replica knows.
 type Stage = (Epoch, Role, Ballot);
 
-/// How far a group is on the disk and in execution, and what its replicated clock shows.
-pub(crate) struct Seen {
-    durable: Lsn,
-    slot: Slot,
-    clock: Clocked,
-}
-
 impl Hosted {
-    pub(crate) fn step(&mut self, now: Time, event: Event) {
-        self.replica.step(now, event, &mut self.actions);
-    }
-
-    pub(crate) fn request(&mut self, now: Time, job: ClientJob) {
-        match job {
-            ClientJob::Command { kind, session, payload, reply } => {
-                self.shared.requests.add(1);
-                let request = self.waiting.commands.insert(reply);
-                self.step(now, Event::Request { request, kind, session, payload });
-            }
-            ClientJob::Upkeep { payload, reply } => {
-                self.shared.requests.add(1);
-                let request = self.waiting.commands.insert(reply);
-                self.step(now, Event::Upkeep { request, payload });
-            }
-            ClientJob::Read { query, reply } => {
-                self.shared.reads.add(1);
-                self.waiting.query(query, reply);
-            }
-        }
-    }
-
-    pub(crate) fn see(&self) -> Seen {
-        Seen {
-            durable: Lsn(self.shared.durable.observe()),
-            slot: Slot(self.shared.executed.observe()),
-            clock: self.shared.clock(),
-        }
-    }
-
-    pub(crate) fn look(&mut self, now: Time, Seen { durable, slot, clock }: Seen) {
-        if durable > self.gate.through() {
-            self.gate.durable(durable);
-            self.step(now, Event::Durable(durable));
-        }
-        // Of merged groups, another one may have executed what the state machine of all waits for now.
-        if slot > self.executed || self.clock != Some(clock) {
-            self.executed = self.executed.max(slot);
-            self.clock = Some(clock);
-            self.step(now, Event::Executed { slot: self.executed, clock });
-        }
+    /// How far the group is.
+    pub(crate) fn see(&mut self) -> Progress {
+        let durable = Lsn(self.shared.durable.observe());
+        let executed = Slot(self.shared.executed.observe());
+        self.gate.durable(durable);
+        self.executed = self.executed.max(executed);
+        Progress { durable, executed, clock: self.shared.clock() }
     }
 
     /// Whether something that it wants to be woken for has happened since the last look.
@@ -135,17 +87,32 @@ impl Hosted {
             || shared.wake_when_executed.load(SeqCst) && shared.executed.observe() > self.executed.0
     }
 
-    pub(crate) fn ask_reads(&mut self, now: Time) {
-        if let Some(read) = self.waiting.read() {
-            self.step(now, Event::Read(read));
+    /// Carries out something that the group wants.
+    pub(crate) fn carry_out(&mut self, replica: &Replica, effect: Effect<Reply, Query>, common: &mut Common) {
+        match effect {
+            Effect::Execute { slot, ballots, batch, clients } => {
+                // One look at the clock for all, and none for a batch without clients of this replica.
+                let now = (!clients.is_empty()).then(Instant::now);
+                let replies = clients.into_iter().map(|(place, reply)| (place, reply.ordered(now))).collect();
+                self.execution.push(Job::Execute { slot, ballots, batch, replies });
+            }
+            Effect::Read(ReadAt::Slot(slot), queries) => {
+                self.execution.push(Job::Query { slot, queries: confirmed(queries) });
+            }
+            Effect::Read(ReadAt::Slots(slots), queries) => {
+                self.execution.push(Job::QueryAt { slots, queries: confirmed(queries) });
+            }
+            Effect::ReadFailed(queries, error) => {
+                queries.into_iter().for_each(|(_, reply)| reply.send(Err(error)));
+            }
+            Effect::CommandFailed(reply, error) => reply.send(Err(error)),
+            Effect::Action(action) => self.act(replica, action, common),
         }
     }
 
-    pub(crate) fn carry_out(&mut self, common: &mut Common, deadline: &mut Time) {
-        let mut actions = std::mem::take(&mut self.actions);
-        actions.drain(..).for_each(|action| self.carry_out_one(action, common, deadline));
-        self.actions = actions; // Its memory serves again.
-        // Last: a caller that is told that the group has changed may ask at once which replicas are in it now.
+    /// Hands the jobs over to the thread that executes, if that is another one than this. That comes after all else: a
+    /// caller that is told that the group has changed may ask at once which replicas are in it now.
+    pub(crate) fn hand_over(&mut self) {
         if let Some(executor) = &self.executor {
             for job in self.execution.hand_over() {
                 // A failed send means that the replica is stopping.
@@ -154,54 +121,19 @@ impl Hosted {
         }
     }
 
-    fn carry_out_one(&mut self, action: Action, common: &mut Common, deadline: &mut Time) {
+    fn act(&mut self, replica: &Replica, action: Action, common: &mut Common) {
         match action {
             Action::Append { lsn, record } => {
                 let (group, keep, record) = (self.group, record.keep(), record.encode());
                 common.job.records.push(GroupRecord { group, lsn, keep, record });
             }
             Action::Send { to, message, after } => common.send(self, &to, &message, after),
-            Action::Execute { slot, ballots, batch, requests } => {
-                let commands = &mut self.waiting.commands;
-                // One look at the clock for all, and none for a batch without clients of this replica.
-                let now = (!requests.is_empty()).then(Instant::now);
-                let reply = |(place, request)| Some((place, commands.remove(request)?.ordered(now)));
-                let replies = requests.into_iter().filter_map(reply).collect();
-                self.execution.push(Job::Execute { slot, ballots, batch, replies });
-            }
-            Action::ReadAt { read, slot } if common.merged.is_some() => {
-                let reads = common.merged.as_mut().map(|merged| &mut merged.reads);
-                if let Some((slots, queries)) =
-                    reads.and_then(|reads| reads.confirmed(self.group, read, slot))
-                {
-                    self.execution.push(Job::QueryAt { slots, queries: confirmed(queries) });
-                }
-            }
-            Action::ReadFailed { read, error } if common.merged.is_some() => {
-                let queries = common.merged.iter_mut().flat_map(|merged| merged.reads.failed(read));
-                queries.for_each(|(_, reply)| reply.send(Err(error)));
-            }
-            Action::ReadAt { read, slot } => {
-                if let Some(queries) = self.waiting.take_read(read) {
-                    self.execution.push(Job::Query { slot, queries: confirmed(queries) });
-                }
-            }
-            Action::ReadFailed { read, error } => {
-                for (_, reply) in self.waiting.take_read(read).into_iter().flatten() {
-                    reply.send(Err(error));
-                }
-            }
-            Action::RequestFailed { request, error } => {
-                if let Some(reply) = self.waiting.commands.remove(request) {
-                    reply.send(Err(error));
-                }
-            }
-            Action::Leader(view) => self.report_leader(view),
-            Action::Group(group) => self.regroup(group, common),
-            Action::Forked(fork) => self.differs(&fork, common),
+            Action::Leader(view) => self.report_leader(replica, view),
+            Action::Group(group) => self.regroup(replica, group, common),
+            Action::Forked(fork) => self.differs(replica, &fork, common),
             Action::Agreed(with) => {
                 tracing::warn!(%with, "it had decided something else than this replica, and has learned again");
-                self.publish_forks();
+                self.publish_forks(replica);
             }
             Action::TwoProposals { ballot, slot } => {
                 tracing::error!(
@@ -216,14 +148,13 @@ impl Hosted {
             }
             Action::Retired => {
                 let of = self.group;
-                if self.replica.group().is_away(common.me) {
+                if replica.group().is_away(common.me) {
                     tracing::info!(%of, "the group goes on without this replica, which takes no part in it");
                 } else {
                     tracing::warn!(%of, "this replica was removed from the group, and the others go on without it");
                 }
                 self.shared.retired.store(true, SeqCst);
             }
-            Action::Deadline(at) => *deadline = common.rounded(at),
             Action::TakeSnapshot => self.execution.push(Job::Freeze),
             Action::ReadChunk { to, slot, offset, len_max } => {
                 self.to_snapshots(common, SnapshotJob::ReadChunk { to, slot, offset, len_max });
@@ -233,10 +164,15 @@ impl Hosted {
             }
             Action::InstallSnapshot(info) => self.to_snapshots(common, SnapshotJob::Finish(info)),
             Action::Trim(through) => common.job.trims.push((self.group, through)),
+            Action::Execute { .. }
+            | Action::ReadAt { .. }
+            | Action::ReadFailed { .. }
+            | Action::RequestFailed { .. }
+            | Action::Deadline(_) => unreachable!("the host has dealt with it"),
         }
     }
 
-    fn regroup(&mut self, group: Group, common: &mut Common) {
+    fn regroup(&mut self, replica: &Replica, group: Group, common: &mut Common) {
         tracing::info!(
             of = %self.group, version = group.version, epoch = %group.epoch, protocol = %group.protocol,
             election = %group.election, voters = ?group.voters().map(|id| id.0).collect::<Vec<_>>(),
@@ -247,7 +183,7 @@ impl Hosted {
             common.failed.get_or_insert(error.into());
             return;
         }
-        if self.replica.is_disowned() {
+        if replica.is_disowned() {
             tracing::error!(
                 of = %self.group,
                 "the vote of this replica, {}, belongs to another data directory than this one, which has forgotten what was \
@@ -264,8 +200,8 @@ impl Hosted {
     }
 
     /// Another replica has decided something else than this one.
-    fn differs(&mut self, fork: &Fork, common: &mut Common) {
-        self.publish_forks();
+    fn differs(&mut self, replica: &Replica, fork: &Fork, common: &mut Common) {
+        self.publish_forks(replica);
         let why = forked(&common.me, fork);
         tracing::error!("{why}");
         if fork.alone {
@@ -274,8 +210,8 @@ impl Hosted {
         }
     }
 
-    fn publish_forks(&self) {
-        self.shared.forked_with.store(Arc::new(self.replica.forks().map(|fork| fork.with).collect()));
+    fn publish_forks(&self, replica: &Replica) {
+        self.shared.forked_with.store(Arc::new(replica.forks().map(|fork| fork.with).collect()));
     }
 
     /// Whether a message leaves at once. If not, the log's thread is to hold it.
@@ -296,9 +232,9 @@ impl Hosted {
 
     /// A replica that lost its log learns from a leader what it may have said. Where there is none for long, most of
     /// the voters may have lost theirs: then they wait for each other, and only an operator can help.
-    pub(crate) fn warn_if_stranded(&mut self, me: ReplicaId, now: Time) {
-        let status = self.replica.status();
-        let away = self.replica.group().is_away(me);
+    pub(crate) fn warn_if_stranded(&mut self, replica: &Replica, me: ReplicaId, now: Time) {
+        let status = replica.status();
+        let away = replica.group().is_away(me);
         if !status.without_memory || status.protocol.view.leader.is_some() || away {
             self.stranded = Stranded::default();
             return;
@@ -316,15 +252,15 @@ impl Hosted {
     }
 
     /// What another thread writes down; see [`crate::meeting::write_what_is_heard`].
-    pub(crate) fn publish_reached(&mut self, now: Time) {
+    pub(crate) fn publish_reached(&mut self, replica: &Replica, now: Time) {
         if now >= self.reached_at + REACHED_INTERVAL {
             self.reached_at = now;
-            self.tell_reached();
+            self.tell_reached(replica);
         }
     }
 
-    fn tell_reached(&self) {
-        if let Some(history) = self.replica.reached() {
+    pub(crate) fn tell_reached(&self, replica: &Replica) {
+        if let Some(history) = replica.reached() {
             let sums = history.to_note().map(|Mark { slot, fingerprint }| (slot, fingerprint)).collect();
             self.shared.reached.store(Some(Arc::new(Reached { since: history.since(), sums })));
         }
@@ -332,17 +268,17 @@ impl Hosted {
 
     /// Lets reads of the replica's own state be answered if they have waited long enough for what an earlier life may
     /// have told. A replica that joins has told nothing, and knows nothing yet.
-    pub(crate) fn settle_in_time(&self, me: ReplicaId, now: Time) {
+    pub(crate) fn settle_in_time(&self, replica: &Replica, me: ReplicaId, now: Time) {
         let settled = &self.shared.settled;
-        if !settled.load(SeqCst) && now >= self.settles_at && !joins(self.replica.group(), me) {
+        if !settled.load(SeqCst) && now >= self.settles_at && !joins(replica.group(), me) {
             settled.store(true, SeqCst);
         }
     }
 
-    pub(crate) fn publish_progress(&self) {
+    pub(crate) fn publish_progress(&self, replica: &Replica) {
         let published = self.shared.progress.load();
-        if !self.replica.progress().eq(published.iter().copied()) {
-            self.shared.progress.store(Arc::new(self.replica.progress().collect()));
+        if !replica.progress().eq(published.iter().copied()) {
+            self.shared.progress.store(Arc::new(replica.progress().collect()));
         }
     }
 
@@ -350,10 +286,10 @@ impl Hosted {
         let _ = common.snapshots.send((self.group, job));
     }
 
-    fn report_leader(&self, view: synod_consensus::LeaderView) {
-        let role: Role = self.replica.status().protocol.role;
+    fn report_leader(&self, replica: &Replica, view: synod_consensus::LeaderView) {
+        let role: Role = replica.status().protocol.role;
         // Each epoch begins with the lowest ballots again.
-        let epoch = self.replica.group().epoch;
+        let epoch = replica.group().epoch;
         match view.leader {
             Some(leader) => {
                 self.shared.leader_changes.add(1);
@@ -363,11 +299,6 @@ impl Hosted {
                 tracing::info!(group = %self.group, %epoch, ballot = %view.ballot, role = role.as_str(), "no leader")
             }
         }
-    }
-
-    pub(crate) fn stop(self) {
-        self.tell_reached();
-        self.waiting.into_replies().for_each(|reply| reply.send(Err(RequestError::Stopping)));
     }
 }
 

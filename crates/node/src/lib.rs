@@ -30,8 +30,8 @@
 //! more. With [`Config::event_loop`] that thread also runs other tasks, such as those of a server for clients
 //! (`event_loop.rs`).
 //!
-//! `waiting.rs` is the clients that wait at the protocol's thread; `session.rs` sends their commands until they are
-//! answered; `subscription.rs` is those that follow what is decided; `origin.rs` is what a replica begins with, and
+//! Which group is stepped when, and who waits there, is decided by `synod-host`, without a thread. `session.rs` sends
+//! the commands of clients until they are answered; `subscription.rs` is those that follow what is decided; `origin.rs` is what a replica begins with, and
 //! what it tells one that joins; `parting.rs` says when one that was removed is no peer any more; `recover.rs` makes a
 //! new cluster of what one survivor has, `restore.rs` one of a backup; `bundle.rs` sends small messages of many groups
 //! in one frame.
@@ -74,7 +74,6 @@ mod snapshots;
 mod status;
 mod subscription;
 mod view;
-mod waiting;
 mod wiring;
 
 #[cfg(feature = "shuttle")]

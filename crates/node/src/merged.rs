@@ -39,8 +39,11 @@ const BATCHES_MAX: usize = 64;
 /// Those who wait for the outcomes of a batch's commands, with the places of these.
 type Replies = Vec<(usize, Reply)>;
 
+/// What a client asks the state machine.
+pub(crate) type Query = (Bytes, Reply);
+
 /// What clients ask the state machine.
-pub(crate) type Queries = Vec<(Bytes, Reply)>;
+pub(crate) type Queries = Vec<Query>;
 
 /// What the executor needs of each group.
 pub(crate) struct MergedGroup {

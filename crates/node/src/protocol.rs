@@ -8,9 +8,10 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use synod_consensus::{Link, To};
+use synod_host::{self as host, Host};
 use synod_replica::{
-    Event, Follower, Group, LogBegin, LogFrom, LogPart, Membership, MergedReads, Met, Pace, PeerMessage,
-    RequestError, SessionCommand, StateMachine,
+    Event, Group, LogBegin, LogFrom, LogPart, Met, PeerMessage, Replica, RequestError, SessionCommand,
+    StateMachine,
 };
 use synod_storage::{PeerBook, StorageError};
 use synod_sync::{
@@ -30,6 +31,7 @@ use crate::{
     hosted::Hosted,
     inputs::InputsEnd,
     log::{GatedSend, LogJob},
+    merged::Query,
     node::{met_in, receive},
     origin::peers_of,
     parting::Parting,
@@ -81,34 +83,13 @@ const BURST_MAX: usize = 512;
 /// heartbeats, and shorter ones would make more of the wake-ups that executing here saves.
 const EXECUTION_TURN: Duration = Duration::from_millis(2);
 
-/// A group that was not touched for so long is looked at nevertheless.
-const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Several groups are merged into one order.
-pub(crate) struct Merged {
-    pub(crate) pace: Pace,
-    pub(crate) reads: MergedReads<(Bytes, Reply)>,
-}
-
-impl Merged {
-    pub(crate) fn new(pace: Pace) -> Merged {
-        Merged { pace, reads: MergedReads::default() }
-    }
-}
-
 /// All groups that this node hosts, and everybody that they hand work to. A burst of inputs steps those groups that it
 /// concerns; only they are then flushed, and what they want written or sent leaves together.
 pub(crate) struct ProtocolStage<S> {
-    /// By the number of the group.
+    /// The replicas of the groups, and what is decided of their bursts without a thread.
+    pub(crate) host: Host<Reply, Query>,
+    /// What serves them, by the number of the group.
     pub(crate) hosted: Vec<Hosted>,
-    /// When each of them wants to be stepped at the latest; apart, since all are looked at each time.
-    pub(crate) deadlines: Vec<Time>,
-    /// Those that the present burst has touched.
-    pub(crate) touched: Vec<GroupId>,
-    /// When all groups are looked at next, whether or not something touches them.
-    pub(crate) glance_at: Time,
-    /// The version of the members that the groups which follow the first one were told of last.
-    pub(crate) members_told: Option<u64>,
     pub(crate) inputs: InputsEnd,
     /// What peers send, if this thread reads that itself.
     pub(crate) inbox: Option<Box<dyn Inbox>>,
@@ -141,10 +122,6 @@ pub(crate) struct Common {
     pub(crate) failed: Option<Ended>,
     /// Whether the log was told that it has everything again.
     pub(crate) loss_pending: bool,
-    /// The groups have one order, if they have.
-    pub(crate) merged: Option<Merged>,
-    /// Deadlines that are further away are rounded up to multiples of this, so that groups wake the thread together.
-    pub(crate) grid: Duration,
 }
 
 /// A monotonic clock.
@@ -166,8 +143,7 @@ impl<S: StateMachine> ProtocolStage<S> {
     /// Runs until told to stop, or until a change of the group cannot be written down.
     pub(crate) fn run(mut self) -> Result<(), Ended> {
         // What the start of the replicas wants done. They may wait for the disk, as an only voter does.
-        self.touch_all();
-        self.carry_out();
+        self.carry_out(self.common.clock.now());
         self.execute();
         self.publish();
         if let Some(why) = self.failure() {
@@ -186,9 +162,7 @@ impl<S: StateMachine> ProtocolStage<S> {
 
     /// How long the thread may sleep if nothing comes.
     pub(crate) fn wait(&self) -> Duration {
-        let merge = self.common.merged.as_ref().map_or(Time::NEVER, |merged| merged.pace.due());
-        let deadline = self.deadlines.iter().copied().fold(merge, Time::min);
-        deadline.since(self.common.clock.now()).min(GLANCE_INTERVAL)
+        self.host.due().since(self.common.clock.now())
     }
 
     /// Takes a burst of inputs, and does what they cause; says how the thread ends, if it does.
@@ -203,12 +177,11 @@ impl<S: StateMachine> ProtocolStage<S> {
             return Some(Ok(()));
         }
         let now = self.look();
-        self.fire(now);
-        self.tell_members(now);
-        self.ask_merged_reads(now);
-        self.flush(now);
-        self.carry_out();
-        self.skip(now);
+        self.host.turn(now);
+        self.carry_out(now);
+        if !self.host.skip(now).is_empty() {
+            self.carry_out(now);
+        }
         self.execute();
         self.publish();
         if self.common.parting.look(now) {
@@ -282,7 +255,8 @@ impl<S: StateMachine> ProtocolStage<S> {
                 _ => Ok(()),
             };
             taken += events.len() as u64;
-            events.drain(..).for_each(|(group, event)| self.touch(group).step(now, event));
+            let host = &mut self.host;
+            events.drain(..).for_each(|(group, event)| host.step(now, host::Input::Event(group, event)));
             read
         });
         self.inbox = Some(inbox);
@@ -293,82 +267,54 @@ impl<S: StateMachine> ProtocolStage<S> {
         match input {
             Input::Stop => return true,
             Input::Wake => {}
-            Input::Event(group, event) => self.touch(group).step(now, event),
+            Input::Event(group, event) => self.host.step(now, host::Input::Event(group, event)),
             Input::Events(events) => {
-                events.into_iter().for_each(|(group, event)| self.touch(group).step(now, event));
+                let step = |(group, event)| self.host.step(now, host::Input::Event(group, event));
+                events.into_iter().for_each(step);
             }
             Input::Link(peer, link) => {
                 self.common.parting.linked(now, peer, link == Link::Up);
-                self.touch_all();
-                self.hosted.iter_mut().for_each(|hosted| hosted.step(now, Event::Link { peer, link }));
+                self.host.step_all(now, || Event::Link { peer, link });
             }
-            Input::MetAll => {
-                self.touch_all();
-                self.hosted.iter_mut().for_each(|hosted| hosted.step(now, Event::MetAll));
-            }
+            Input::MetAll => self.host.step_all(now, || Event::MetAll),
             Input::Request(group, job) => self.request(now, group, job),
             Input::Requests(group, jobs) => {
                 jobs.into_iter().for_each(|job| self.request(now, group, job));
             }
-            Input::Job(group, job) => {
-                self.touch(group).execution.push(job);
-            }
+            Input::Job(group, job) => self.push_job(group, job),
             Input::ReadLog { group, from, bytes_max, answer } => {
                 // A task that does not wait any more needs no answer.
-                let _ = answer.send(self.hosted[usize::from(group.0)].replica.read_log(from, bytes_max));
+                let _ = answer.send(self.host.replica(group).read_log(from, bytes_max));
             }
         }
         false
     }
 
     fn request(&mut self, now: Time, group: GroupId, job: ClientJob) {
-        match (job, &mut self.common.merged) {
-            // Of the common order, whichever group was asked.
-            (ClientJob::Read { query, reply }, Some(merged)) => {
-                self.hosted[usize::from(group.0)].shared.reads.add(1);
-                merged.reads.query((query, reply));
+        let shared = &self.hosted[usize::from(group.0)].shared;
+        let input = match job {
+            ClientJob::Command { kind, session, payload, reply } => {
+                shared.requests.add(1);
+                host::Input::Command { group, kind, session, payload, client: reply }
             }
-            (job, _) => self.touch(group).request(now, job),
-        }
+            ClientJob::Upkeep { payload, reply } => {
+                shared.requests.add(1);
+                host::Input::Upkeep { group, payload, client: reply }
+            }
+            ClientJob::Read { query, reply } => {
+                shared.reads.add(1);
+                host::Input::Query(group, (query, reply))
+            }
+        };
+        self.host.step(now, input);
     }
 
-    /// Asks all groups for the queries of this burst, if they are merged.
-    fn ask_merged_reads(&mut self, now: Time) {
-        let groups = self.hosted.len();
-        if let Some(read) = self.common.merged.as_mut().and_then(|merged| merged.reads.read(groups)) {
-            self.touch_all();
-            self.hosted.iter_mut().for_each(|hosted| hosted.step(now, Event::Read(read)));
-        }
-    }
-
-    /// Has groups skip positions of the common order, if this replica takes care of them and others wait, or will.
-    fn skip(&mut self, now: Time) {
-        let Some(mut merged) = self.common.merged.take() else { return };
-        let skips = merged.pace.skips(now, self.hosted.iter().map(|hosted| &hosted.replica));
-        self.common.merged = Some(merged);
-        if skips.is_empty() {
-            return;
-        }
-        for (group, target) in skips {
-            self.touch(group).step(now, Event::Skip(target));
-        }
-        self.flush(now);
-        self.carry_out();
-    }
-
-    /// The group, which is flushed at the end of the burst.
-    fn touch(&mut self, group: GroupId) -> &mut Hosted {
-        let hosted = &mut self.hosted[usize::from(group.0)];
-        if !hosted.is_touched {
-            hosted.is_touched = true;
-            self.touched.push(group);
-        }
-        hosted
-    }
-
-    fn touch_all(&mut self) {
-        for group in 0..self.hosted.len() {
-            self.touch(GroupId(group as u16));
+    /// Something is to be executed here.
+    fn push_job(&mut self, group: GroupId, job: Job) {
+        let execution = &mut self.hosted[usize::from(group.0)].execution;
+        execution.push(job);
+        if execution.wake() {
+            self.executing.push_back(group);
         }
     }
 
@@ -376,55 +322,14 @@ impl<S: StateMachine> ProtocolStage<S> {
     /// returns.
     fn look(&mut self) -> Time {
         let ahead = Arc::clone(&self.common.ahead);
-        let seen: Vec<_> = ahead.take().map(|group| (group, self.touch(group).see())).collect();
+        let see = |group: GroupId| (group, self.hosted[usize::from(group.0)].see());
+        let seen: Vec<_> = ahead.take().map(see).collect();
         // Asked for only now: what a replica takes for gone by since it saw the replicated clock is no more than that.
         let now = self.common.clock.now();
-        for (group, seen) in seen {
-            self.hosted[usize::from(group.0)].look(now, seen);
-        }
-        if now >= self.glance_at {
-            self.glance_at = now + GLANCE_INTERVAL;
-            self.touch_all();
-            self.tell_followers(now);
+        for (group, progress) in seen {
+            self.host.step(now, host::Input::Progress(group, progress));
         }
         now
-    }
-
-    /// Steps the groups whose deadline has passed.
-    fn fire(&mut self, now: Time) {
-        for group in 0..self.hosted.len() {
-            if now >= self.deadlines[group] {
-                self.deadlines[group] = Time::NEVER;
-                self.touch(GroupId(group as u16)).step(now, Event::Timer);
-            }
-        }
-    }
-
-    /// Tells the groups that follow the first one, if its members have changed.
-    fn tell_members(&mut self, now: Time) {
-        let Membership::Followed(version) = self.hosted[0].replica.group().membership else { return };
-        if self.members_told == Some(version) {
-            return;
-        }
-        self.members_told = Some(version);
-        let Some(set) = self.hosted[0].replica.group().member_set().map(Arc::new) else { return };
-        for group in 1..self.hosted.len() {
-            self.touch(GroupId(group as u16)).step(now, Event::Members(Arc::clone(&set)));
-        }
-    }
-
-    /// Tells the first group who votes in those that follow it.
-    fn tell_followers(&mut self, now: Time) {
-        if self.hosted.len() > 1 {
-            // What this node knows of a group in which it takes no part is old.
-            let me = self.common.me;
-            let groups = self.hosted[1..].iter().map(|hosted| hosted.replica.group());
-            let followers = groups.filter(|group| !group.is_away(me)).map(Group::follower);
-            let mut followers: Vec<Follower> = followers.collect();
-            // Most are equal.
-            followers.dedup();
-            self.touch(GroupId::FIRST).step(now, Event::Followers(followers));
-        }
     }
 
     /// Executes for a while what waits to be executed here, in turns for all groups. It comes after everything that the
@@ -442,7 +347,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             let events = job.zip(executors).map(|(job, executors)| executors.run_job(group, job, until));
             for (group, event) in events.into_iter().flatten() {
                 let now = self.common.clock.now();
-                self.touch(group).step(now, event);
+                self.host.step(now, host::Input::Event(group, event));
                 changed = true;
             }
             let execution = &mut self.hosted[usize::from(group.0)].execution;
@@ -461,43 +366,35 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
         self.hosted[0].shared.executor_busy.since(began);
         if changed {
-            self.flush(self.common.clock.now());
-            self.carry_out();
+            let now = self.common.clock.now();
+            self.host.flush(now);
+            self.carry_out(now);
             self.find_jobs();
         }
     }
 
     /// Notes which of the touched groups have something to execute here.
     fn find_jobs(&mut self) {
-        for &group in &self.touched {
+        for &group in self.host.touched() {
             if self.hosted[usize::from(group.0)].execution.wake() {
                 self.executing.push_back(group);
             }
         }
     }
 
-    fn flush(&mut self, now: Time) {
-        for group in &self.touched {
-            let hosted = &mut self.hosted[usize::from(group.0)];
-            hosted.ask_reads(now);
-            hosted.replica.flush(now, &mut hosted.actions);
-        }
-    }
-
     /// Hands out what the groups want done.
-    fn carry_out(&mut self) {
-        for group in &self.touched {
-            let at = usize::from(group.0);
-            self.hosted[at].carry_out(&mut self.common, &mut self.deadlines[at]);
-        }
-        let common = &mut self.common;
+    fn carry_out(&mut self, now: Time) {
+        let (hosted, common) = (&mut self.hosted, &mut self.common);
+        self.host.carry_out(now, |group, replica, effect| {
+            hosted[usize::from(group.0)].carry_out(replica, effect, common);
+        });
+        self.host.touched().iter().for_each(|group| hosted[usize::from(group.0)].hand_over());
         common.bundles.leave(&*common.transport);
         // In a group that does not count on it, it may have no vote for good. There the log of the group says what it
         // lost.
-        let counted = |hosted: &&Hosted| hosted.replica.group().counts(common.me);
-        let votes = self.hosted.iter().any(|hosted| counted(&hosted));
-        let knows = |hosted: &Hosted| hosted.replica.may_vote();
-        if common.loss_pending && votes && self.hosted.iter().filter(counted).all(knows) {
+        let counted = |replica: &&Replica| replica.group().counts(common.me);
+        let votes = self.host.replicas().any(|replica| counted(&replica));
+        if common.loss_pending && votes && self.host.replicas().filter(counted).all(Replica::may_vote) {
             common.loss_pending = false;
             common.job.loss_made_good = true;
             tracing::info!("this replica has learned again what it may have lost, and votes");
@@ -515,36 +412,40 @@ impl<S: StateMachine> ProtocolStage<S> {
     /// Shows how the touched groups are now; the burst is over.
     fn publish(&mut self) {
         let now = self.common.clock.now();
-        for group in std::mem::take(&mut self.touched) {
-            let hosted = &mut self.hosted[usize::from(group.0)];
-            hosted.is_touched = false;
-            let status = hosted.replica.status();
+        let touched = self.host.end();
+        for &group in &touched {
+            let (hosted, replica) = (&mut self.hosted[usize::from(group.0)], self.host.replica(group));
+            let status = replica.status();
             hosted.shared.store(&status);
             hosted.log_stage(&status);
-            hosted.warn_if_stranded(self.common.me, now);
-            hosted.publish_progress();
-            hosted.publish_reached(now);
-            hosted.settle_in_time(self.common.me, now);
+            hosted.warn_if_stranded(replica, self.common.me, now);
+            hosted.publish_progress(replica);
+            hosted.publish_reached(replica, now);
+            hosted.settle_in_time(replica, self.common.me, now);
             hosted.shared.watchers.tell();
         }
+        self.host.reuse(touched);
         // What became durable or was executed just before the wake-ups were asked for came without one.
         for group in self.common.ahead.peek() {
             if self.hosted[usize::from(group.0)].has_missed() {
-                self.deadlines[usize::from(group.0)] = now;
+                self.host.wake(group, now);
             }
         }
         // What is left of what went around the queue brings no wake-up either.
         if !self.inputs.around.is_empty() {
-            self.deadlines[0] = now;
+            self.host.wake(GroupId::FIRST, now);
         }
     }
 
     /// Fails all requests that wait; the other threads are told by the one that stops this one.
     fn stop(&mut self) {
-        self.hosted.drain(..).for_each(Hosted::stop);
-        let merged = self.common.merged.take();
-        let queries = merged.into_iter().flat_map(|merged| merged.reads.into_queries());
-        queries.for_each(|(_, reply)| reply.send(Err(RequestError::Stopping)));
+        for (hosted, replica) in self.hosted.iter().zip(self.host.replicas()) {
+            hosted.tell_reached(replica);
+        }
+        let (commands, queries) = self.host.stop();
+        let waiting = commands.into_iter().chain(queries.into_iter().map(|(_, reply)| reply));
+        waiting.for_each(|reply| reply.send(Err(RequestError::Stopping)));
+        self.hosted.clear();
     }
 }
 
@@ -604,13 +505,5 @@ impl Common {
         if let Err(error) = self.transport.set_peers(peers) {
             tracing::error!(%error, "the group has a member that cannot be a peer; connections stay as they are");
         }
-    }
-
-    /// When to wake a group that wants to be stepped at `deadline`.
-    pub(crate) fn rounded(&self, deadline: Time) -> Time {
-        if self.grid.is_zero() || deadline == Time::NEVER || deadline.since(self.clock.now()) < self.grid {
-            return deadline;
-        }
-        deadline.rounded_up(self.grid)
     }
 }

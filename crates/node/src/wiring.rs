@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, io, sync::atomic::AtomicU64, time::Duration};
 
-use synod_host::{Entry, SnapshotBook};
+use synod_host::{Entry, Host, SnapshotBook, Started};
 use synod_replica::{Executor, MergedFiles, Pace, StateMachine};
 use synod_storage::{DataDir, PeerBook, Wal};
 use synod_sync::{
@@ -28,7 +28,7 @@ use crate::{
     merged::{MergedGroup, MergedStage},
     node::{Begun, Notes},
     parting::Parting,
-    protocol::{Clock, Common, Merged, ProtocolStage},
+    protocol::{Clock, Common, ProtocolStage},
     snapshots::{GroupSnapshots, Reader, SnapshotJob, SnapshotStage},
     status::{Ahead, Shared},
     view::Watched,
@@ -223,13 +223,11 @@ impl Wiring {
         begun.iter().map(handle).collect()
     }
 
-    /// A group on the protocol's thread.
-    pub(crate) fn host(&self, begun: Begun, data_dir: &Arc<DataDir>, durable: Lsn) -> Hosted {
+    /// A group on the protocol's thread: its replica, and what serves it.
+    pub(crate) fn host(&self, begun: Begun, data_dir: &Arc<DataDir>, durable: Lsn) -> (Started, Hosted) {
         let Begun { group, replica, actions, shared, origin, executed, settles_at, .. } = begun;
-        Hosted {
+        let hosted = Hosted {
             group,
-            replica,
-            actions,
             execution: Default::default(),
             executor: (!self.compact).then(|| self.jobs.clone()),
             notes: Notes { group, data_dir: Arc::clone(data_dir), origin },
@@ -237,14 +235,12 @@ impl Wiring {
             stage: None,
             reached_at: Time::ZERO,
             settles_at,
-            is_touched: false,
             gate: Entry::new(durable),
             executed,
-            clock: None,
-            waiting: Default::default(),
             _watched: Watched(Arc::clone(&shared)),
             shared,
-        }
+        };
+        (Started { replica, actions, durable, executed }, hosted)
     }
 
     pub(crate) fn common(
@@ -255,9 +251,6 @@ impl Wiring {
         shares: Shares,
     ) -> Common {
         let Shares { book, parting, amnesia } = shares;
-        let merged =
-            |Merging { take, skips, .. }| Merged::new(Pace::new(skips, take, self.count, clock.now()));
-        let several = self.count > 1;
         Common {
             me: config.me,
             clock,
@@ -271,12 +264,6 @@ impl Wiring {
             parting,
             failed: None,
             loss_pending: amnesia,
-            merged: config.merging.map(merged),
-            grid: if several {
-                config.settings.consensus.heartbeat_interval / TIMERS_SHARE
-            } else {
-                Duration::ZERO
-            },
         }
     }
 
@@ -284,19 +271,25 @@ impl Wiring {
     pub(crate) fn protocol_stage<S: StateMachine>(
         &self,
         config: &Config,
-        hosted: Vec<Hosted>,
+        groups: Vec<(Started, Hosted)>,
         common: Common,
         executors: Option<Executors<S>>,
         inbox: Option<Box<dyn Inbox>>,
         inputs: InputsEnd,
     ) -> ProtocolStage<S> {
         let task = |(event_loop, bell)| Task { event_loop, bell };
+        let (started, hosted): (Vec<_>, Vec<_>) = groups.into_iter().unzip();
+        let now = common.clock.now();
+        let pace = config.merging.map(|Merging { take, skips, .. }| Pace::new(skips, take, self.count, now));
+        let several = self.count > 1;
+        let grid = if several {
+            config.settings.consensus.heartbeat_interval / TIMERS_SHARE
+        } else {
+            Duration::ZERO
+        };
         ProtocolStage {
+            host: Host::new(config.me, started, pace, grid),
             hosted,
-            deadlines: vec![Time::ZERO; self.count],
-            touched: Vec::new(),
-            glance_at: Time::ZERO,
-            members_told: None,
             inputs,
             inbox,
             task: config.event_loop.clone().zip(self.bell.clone()).map(task),
