@@ -100,7 +100,7 @@ pub enum Input<C, Q> {
         session: Option<SessionCommand>,
         /// The command.
         payload: Bytes,
-        /// Who waits for the outcome.
+        /// The client that waits for the outcome.
         client: C,
     },
     /// The program wants a command of upkeep ordered ([`Event::Upkeep`]).
@@ -109,7 +109,7 @@ pub enum Input<C, Q> {
         group: GroupId,
         /// The command.
         payload: Bytes,
-        /// Who waits for the outcome.
+        /// The client that waits for the outcome.
         client: C,
     },
     /// A client asks. Queries of one burst share a confirmation, which is asked for when the burst ends.

@@ -31,10 +31,10 @@
 //! (`event_loop.rs`).
 //!
 //! Which group is stepped when, and who waits there, is decided by `synod-host`, without a thread. `session.rs` sends
-//! the commands of clients until they are answered; `subscription.rs` is those that follow what is decided; `origin.rs` is what a replica begins with, and
-//! what it tells one that joins; `parting.rs` says when one that was removed is no peer any more; `recover.rs` makes a
-//! new cluster of what one survivor has, `restore.rs` one of a backup; `bundle.rs` sends small messages of many groups
-//! in one frame.
+//! the commands of clients until they are answered; `subscription.rs` is those that follow what is decided; `origin.rs`
+//! is what a replica begins with, and what it tells one that joins; `parting.rs` says when one that was removed is no
+//! peer any more; `recover.rs` makes a new cluster of what one survivor has, `restore.rs` one of a backup; `bundle.rs`
+//! sends small messages of many groups in one frame.
 //!
 //! Queues are bounded. Everything that the protocol's thread takes comes through one queue of a fixed length, or with
 //! [`Threads::Compact`] from the sockets of peers, of which it reads a bounded part in each turn: when the queue is

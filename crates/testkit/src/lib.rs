@@ -1,7 +1,7 @@
 //! Support for tests of the other crates. No program runs any of it.
 //!
-//! - [`FaultyDisk`]: a disk in memory that fails as a seed decides. The simulator has it too, and an embedder whose own tests
-//!   let power fail.
+//! - [`FaultyDisk`]: a disk in memory that fails as a seed decides. The simulator has it too, and an embedder whose own
+//!   tests let power fail.
 //! - [`processes`]: clusters of real processes.
 //! - [`until`] waits, and [`free_port`] finds a port.
 //!

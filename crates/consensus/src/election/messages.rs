@@ -5,7 +5,8 @@ use synod_wire::Ballot;
 // Safety does not rest on elections, so their messages claim nothing that is checked.
 crate::messages! {
     /// A message of a ballot leader election ([`super::BallotLeaderElection`]), of a rotating one
-    /// ([`super::Rotating`]), or of a latency-aware one ([`super::LatencyAware`]), which has those of a rotating one, too.
+    /// ([`super::Rotating`]), or of a latency-aware one ([`super::LatencyAware`]), which has those of a rotating one,
+    /// too.
     #[derive(PartialEq, Eq)]
     pub enum Message, "election message" {
         /// Ballot leader election: "Do you hear me, and which leader do you follow?"
@@ -70,8 +71,8 @@ crate::messages! {
             /// The number of the ping.
             number: u64,
         },
-        /// Latency-aware election: the leader asks how long it takes the receiver to each member and back. (Santos 2012:
-        /// `ALIVE`.)
+        /// Latency-aware election: the leader asks how long it takes the receiver to each member and back. (Santos
+        /// 2012: `ALIVE`.)
         7, Election, text "AskTimes {number}":
         AskTimes {
             /// The number of the question.

@@ -175,10 +175,11 @@ pub fn alerts(tree: &Tree) -> Report {
     report
 }
 
-/// The variants of an enum, in a file as `rustfmt` leaves it.
-fn variants<'a>(code: &'a str, head: &str) -> Vec<&'a str> {
-    let body = code.lines().skip_while(|line| *line != head).skip(1).take_while(|line| *line != "}");
-    let names = body.filter_map(|line| line.strip_prefix("    "));
+/// The kinds in a list of `messages!`, whose head begins with `head`.
+fn kinds<'a>(code: &'a str, head: &str) -> Vec<&'a str> {
+    let body =
+        code.lines().skip_while(|line| !line.starts_with(head)).skip(1).take_while(|line| *line != "    }");
+    let names = body.filter_map(|line| line.strip_prefix("        "));
     let names = names.filter(|line| line.starts_with(|first: char| first.is_ascii_uppercase()));
     names.filter_map(|line| line.split(|it: char| !it.is_ascii_alphanumeric()).next()).collect()
 }
@@ -189,7 +190,7 @@ pub fn messages(tree: &Tree) -> Report {
     for (folder, pages) in PROTOCOLS {
         let path = format!("crates/consensus/src/{folder}/messages.rs");
         let text: String = pages.iter().map(|page| tree.text(&format!("docs/{page}.md"))).collect();
-        for name in variants(tree.text(&path), "pub enum Message {") {
+        for name in kinds(tree.text(&path), "    pub enum Message,") {
             report.looked += 1;
             if !text.contains(&format!("`{name}`")) {
                 report.findings.push(format!("{path}: no page of {pages:?} in docs/ names `{name}`"));
@@ -264,7 +265,7 @@ pub const SAMPLES: &[Sample] = &[
         &[
             (
                 "crates/consensus/src/raft/messages.rs",
-                "pub enum Message {\n    Vote {\n        Term: u8,\n    },\n}\n",
+                "messages! {\n    pub enum Message, \"kind\" {\n        1, Vote:\n        Vote {\n            Term: u8,\n        },\n    }\n}\n",
             ),
             ("docs/driftwood.md", "| `Vote` |"),
         ],
@@ -272,7 +273,10 @@ pub const SAMPLES: &[Sample] = &[
     bad(
         "messages of protocols",
         &[
-            ("crates/consensus/src/ring/messages.rs", "pub enum Message {\n    Probe,\n}\n"),
+            (
+                "crates/consensus/src/ring/messages.rs",
+                "messages! {\n    pub enum Message, \"kind\" {\n        2, Vote: Probe,\n        Probe,\n    }\n}\n",
+            ),
             ("docs/raft.md", "`Probe`"),
         ],
         "names `Probe`",

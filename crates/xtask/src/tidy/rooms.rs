@@ -57,7 +57,7 @@ const PURE: [(&str, &[&str]); 5] = [
     ("wire", &["bytes", "crc32fast", "thiserror"]),
     ("consensus", &["bytes", "thiserror"]),
     ("replica", &["bytes", "crc32fast", "thiserror"]),
-    ("host", &[]),
+    ("host", &["bytes"]),
     ("kv", &["base64", "bytes", "crc32c", "crc32fast", "imbl", "prost", "sha2", "thiserror"]),
 ];
 
