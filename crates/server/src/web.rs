@@ -13,13 +13,12 @@ use h2::{RecvStream, server::SendResponse};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::{Body, Frame};
+use synod_grpc::{Pace, Sender};
 
 use crate::{
     Replica,
-    call::Pace,
     gateway::{self, Answer, Gateway},
     http::Pages,
-    sending::Sender,
 };
 
 /// Which requests of web pages are answered, at the addresses for clients.

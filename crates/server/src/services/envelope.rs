@@ -16,6 +16,7 @@ use synod_api::{
         kv_command::Command, kv_query::Query, kv_reply::Reply,
     },
 };
+use synod_grpc::{Admission, GATHERED_BYTES, Remote, Share};
 use synod_kv::{
     KvError,
     validate::{self, Limits},
@@ -26,13 +27,11 @@ use tonic::{Code, Status};
 
 use crate::{
     Auth, Config, Consistency, Replica, RequestError, RequestMetrics, Watches,
-    admission::{Admission, Share},
     auth::{Identity, Who},
     feeds::Feeds,
     fields::Bounds,
-    listen::Remote,
     openings::Openings,
-    readers::{GATHERED_BYTES, Lane, Place, Readers},
+    readers::{Lane, Place, Readers},
     replica,
     services::{concurrency::RELEASES_MAX, lease::Renewals, no_single_revision},
     slow::{self, Slow},
