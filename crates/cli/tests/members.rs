@@ -702,6 +702,8 @@ fn a_replica_that_is_not_a_member_is_told_how_to_become_one() {
     refused(&["reconfigure", "--protocol", "raft", "--election", "ballot"], "accepted: randomized");
     refused(&["reconfigure", "--election", "randomized"], "accepted: ballot, rotating");
     refused(&["reconfigure", "--options", "head-start=off"], "accepted: window-max, dissemination, decision");
+    let measured = ["reconfigure", "--protocol", "sequence-paxos", "--options", "head-start=off"];
+    refused(&measured, "accepted: head-start=on, or any value on servers that run with --laboratory");
     done(&only, &["reconfigure", "--options", "window-max=4,decision=all"]);
     until("the options are fixed", || {
         status(&only).is_some_and(|status| status["options"] == "decision=all,window-max=4")
@@ -711,4 +713,24 @@ fn a_replica_that_is_not_a_member_is_told_how_to_become_one() {
         status(&only).is_some_and(|status| status["election"] == "rotating" && status["role"] == "leader")
     });
     done(&only, &["move-leader", "n1"]);
+
+    // A group that has such an option goes on with it, and says so.
+    cluster.stop(0);
+    cluster.restart_with(0, &["--laboratory"]);
+    until("it leads", || status(&only).is_some_and(|status| status["role"] == "leader"));
+    let said = done(&only, &measured);
+    let dropped = "Dropped with the previous protocol: election=rotating, decision=all, window-max=4\n";
+    assert!(said.contains(dropped), "{said}");
+    let troubles =
+        || status(&only).and_then(|status| status["troubles"].as_array().cloned()).unwrap_or_default();
+    let warns =
+        |line: &serde_json::Value| line.as_str().unwrap_or_default().contains("head-start=off exists to be");
+    assert!(!troubles().iter().any(warns));
+    cluster.stop(0);
+    cluster.restart_with(0, &["--laboratory=false"]);
+    until("status warns", || troubles().iter().any(warns));
+    assert!(cluster.said(0).contains("To go back: synod reconfigure --options"), "{}", cluster.said(0));
+    done(&only, &["reconfigure", "--options", "head-start=off,window-max=4"]);
+    done(&only, &["reconfigure", "--options", ""]);
+    until("it warns no more", || status(&only).is_some() && !troubles().iter().any(warns));
 }

@@ -9,7 +9,8 @@
 //!
 //! 1. [`Protocol`]: the contract, with the three rules that carry safety.
 //! 2. [`Members`], [`VoterSets`] and [`ReplicaSet`]: what a quorum is.
-//! 3. [`multipaxos`], [`sequence_paxos`], [`raft`], [`ring`]: the protocols; each folder has the same files.
+//! 3. [`multipaxos`], [`sequence_paxos`], [`raft`], [`ring`]: the protocols; each folder has the same files. `rules.rs`, here
+//!    and in the folders, has what safety rests on, a few lines a rule.
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
 //! 5. [`dissemination`]: how batches reach all replicas, if not by the leader.
 //! 6. [`Body`], [`Logged`]: what others see of messages and records, whichever protocol's they are; `registry.rs`:
@@ -45,6 +46,7 @@ mod registry;
 mod replay;
 mod resend;
 pub mod ring;
+mod rules;
 pub mod sequence_paxos;
 mod slot_acceptor;
 mod slots;
@@ -64,7 +66,7 @@ pub use message::{Body, Logged};
 pub use multipaxos::Decision;
 pub use options::{MESSAGE_HEAD_BYTES, Options, Restart, UnknownName};
 pub use outside::{NotRegistered, Outside, OutsideMessage, OutsideRecord, Registered, Start};
-pub use overrides::{OptionError, Overrides};
+pub use overrides::{MeasuredOption, OptionError, Overrides, OwnOption};
 pub use planted::Bug;
 pub use proofs::{Proofs, Prove};
 pub use protocol::{

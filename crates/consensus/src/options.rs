@@ -153,7 +153,13 @@ impl Options {
     /// Whether this bug is planted; see [`Bug`]. Outside of tests none is.
     #[must_use]
     pub fn has(&self, bug: impl Into<Bug>) -> bool {
-        cfg!(any(test, feature = "planted-bugs")) && self.planted == Some(bug.into())
+        self.planted_bug() == Some(bug.into())
+    }
+
+    /// The bug that is planted; outside of tests none is.
+    #[inline]
+    pub(crate) fn planted_bug(&self) -> Option<Bug> {
+        if cfg!(any(test, feature = "planted-bugs")) { self.planted } else { None }
     }
 }
 

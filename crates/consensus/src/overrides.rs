@@ -15,6 +15,22 @@ pub(crate) struct Key {
     pub(crate) set: fn(&mut Options, &str) -> bool,
     /// If a group fixes it from its beginning on, since its replicas must have it alike.
     pub(crate) shared: Option<Shared>,
+    /// Which of its values serve.
+    pub(crate) serves: Serves,
+}
+
+/// Which values of a key serve. The others are those of documents and exist to be measured: they are safe, and slower or
+/// less available than the ones that serve.
+pub(crate) enum Serves {
+    /// All of them.
+    All,
+    /// Only these.
+    Only {
+        /// As they are written.
+        values: &'static [&'static str],
+        /// What the others are for, or what is wrong with them.
+        why: &'static str,
+    },
 }
 
 /// See [`Key::shared`].
@@ -28,6 +44,9 @@ pub(crate) struct Shared {
 /// A key whose value is a choice that a group fixes from its beginning on.
 macro_rules! chosen {
     ($name:literal, $accepted:literal, $folder:ident.$field:ident) => {
+        $crate::overrides::chosen!($name, $accepted, $folder.$field, $crate::overrides::Serves::All)
+    };
+    ($name:literal, $accepted:literal, $folder:ident.$field:ident, $serves:expr) => {
         $crate::overrides::Key {
             name: $name,
             accepted: $accepted,
@@ -39,6 +58,7 @@ macro_rules! chosen {
                 },
                 unset: |options| options.$folder.$field = Default::default(),
             }),
+            serves: $serves,
         }
     };
 }
@@ -60,6 +80,7 @@ const COMMON: &[Key] = &[
             slots.map(|slots| options.window_max = slots).is_some()
         },
         shared: None,
+        serves: Serves::All,
     },
     Key {
         name: DISSEMINATION,
@@ -72,6 +93,7 @@ const COMMON: &[Key] = &[
             },
             unset: |options| options.dissemination = Dissemination::default(),
         }),
+        serves: Serves::All,
     },
 ];
 
@@ -89,6 +111,45 @@ impl ProtocolKind {
     pub fn heeds(self, option: &str) -> bool {
         heeded(self).any(|key| key.name == option)
     }
+
+    /// The options that only this protocol heeds, for people.
+    pub fn own_options(self) -> impl Iterator<Item = OwnOption> {
+        self.profile().keys.iter().map(|key| OwnOption {
+            key: key.name,
+            accepted: key.accepted,
+            serves: match &key.serves {
+                Serves::All => None,
+                Serves::Only { values, .. } => Some(*values),
+            },
+        })
+    }
+}
+
+/// An option of one protocol ([`ProtocolKind::own_options`]).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct OwnOption {
+    /// The key.
+    pub key: &'static str,
+    /// All its values.
+    pub accepted: &'static str,
+    /// Those that serve, while the others exist to be measured; `None` if all serve.
+    pub serves: Option<&'static [&'static str]>,
+}
+
+/// An option with a value that exists to be measured, and does not serve ([`Overrides::measured`]).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}={value} exists to be measured, not to serve: {why}")]
+#[non_exhaustive]
+pub struct MeasuredOption {
+    /// The key.
+    pub key: &'static str,
+    /// The value.
+    pub value: String,
+    /// What it is for, or what is wrong with it.
+    pub why: &'static str,
+    /// The values that serve.
+    pub serves: &'static [&'static str],
 }
 
 /// The keys that some protocol heeds.
@@ -196,6 +257,31 @@ impl Overrides {
         foreign.map_or(Ok(()), |key| Err(OptionError::Foreign { key: key.name, protocol }))
     }
 
+    /// Those that the protocol heeds and whose values exist to be measured.
+    pub fn measured(&self, protocol: ProtocolKind) -> impl Iterator<Item = MeasuredOption> + '_ {
+        heeded(protocol).filter_map(|key| {
+            let value = self.values.get(key.name)?;
+            match &key.serves {
+                Serves::Only { values, why } if !values.contains(&value.as_str()) => {
+                    Some(MeasuredOption { key: key.name, value: value.clone(), why, serves: values })
+                }
+                _ => None,
+            }
+        })
+    }
+
+    /// The keys and their values, by key.
+    pub fn pairs(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.values.iter().map(|(key, value)| (*key, value.as_str()))
+    }
+
+    /// These without one of them.
+    #[must_use]
+    pub fn without(&self, key: &str) -> Overrides {
+        let values = self.values.iter().filter(|(name, _)| **name != key);
+        Overrides { values: values.map(|(name, value)| (*name, value.clone())).collect() }
+    }
+
     /// The value of a key, if it is one of them.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
@@ -237,7 +323,7 @@ impl FromStr for Overrides {
 
 impl fmt::Display for Overrides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (key, value)) in self.values.iter().enumerate() {
+        for (index, (key, value)) in self.pairs().enumerate() {
             write!(f, "{}{key}={value}", if index > 0 { "," } else { "" })?;
         }
         Ok(())
@@ -273,6 +359,44 @@ mod tests {
             assert!((key.set)(&mut on, "on") && (key.set)(&mut off, "off"));
             assert_ne!(format!("{on:?}"), format!("{off:?}"), "{}", key.name);
         }
+    }
+
+    /// What a protocol does without any option serves, so a server never has to refuse a default.
+    #[test]
+    fn defaults_serve_and_what_exists_to_be_measured_says_why() {
+        for key in keys() {
+            let Serves::Only { values, why } = &key.serves else { continue };
+            assert!(why.len() > 20 && !why.ends_with('.'), "{}: {why}", key.name);
+            let is_default = |value: &&str| {
+                let mut options = Options::default();
+                assert!((key.set)(&mut options, value), "{}={value}", key.name);
+                format!("{options:?}") == format!("{:?}", Options::default())
+            };
+            assert!(values.iter().any(is_default), "{}", key.name);
+        }
+        let given: Overrides = "check-quorum=off,status-merge=print,round-interval=2ms".parse().unwrap();
+        let measured: Vec<_> = given.measured(ProtocolKind::Raft).collect();
+        let pairs = measured.iter().map(|it| (it.key, &*it.value, it.serves[0]));
+        assert_eq!(
+            pairs.collect::<Vec<_>>(),
+            [("status-merge", "print", "vec"), ("check-quorum", "off", "on")]
+        );
+        assert!(
+            measured[0].to_string().starts_with("status-merge=print exists to be measured, not to serve: ")
+        );
+        assert_eq!(given.measured(ProtocolKind::MultiPaxos).count(), 0, "it does not heed them");
+        let served =
+            "replication=gossip-status,status-merge=vec,check-quorum=on,vote-gossip=on,peer-repair=on";
+        assert_eq!(served.parse::<Overrides>().unwrap().measured(ProtocolKind::Raft).count(), 0);
+        assert_eq!(given.without("status-merge").to_string(), "check-quorum=off,round-interval=2ms");
+    }
+
+    #[test]
+    fn every_switch_of_sequence_paxos_is_off_only_to_be_measured() {
+        let off = |option: OwnOption| format!("{}=off", option.key);
+        let all: Vec<_> = ProtocolKind::SequencePaxos.own_options().map(off).collect();
+        let given: Overrides = all.join(",").parse().unwrap();
+        assert_eq!(given.measured(ProtocolKind::SequencePaxos).count(), all.len());
     }
 
     #[test]

@@ -5,14 +5,16 @@
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Bug, Effects, LeaderView, Link, Members, Options, Role,
+    Effects, LeaderView, Link, Members, Options, Role,
     disk_watch::DiskWatch,
     election::{self, Advice, Election},
     leadership::{Leads, Reported},
+    planted,
     progress_watch::ProgressWatch,
+    rules::Rules,
 };
 
-/// After so many election time-outs without a sign of life a follower that reaches no quorum takes it that there is no
+/// After so many election time-outs without a sign of life a follower that reaches no quorum assumes that there is no
 /// leader. One that does reach a quorum may miss the leader alone, or will have another.
 const SILENT_TIMEOUTS: u32 = 2;
 
@@ -68,6 +70,12 @@ impl Common {
         }
     }
 
+    /// The rules that the family shares.
+    #[inline]
+    pub(crate) fn rules(&self) -> Rules {
+        planted::rules(&self.options)
+    }
+
     /// The highest ballot that this replica knows of.
     pub(crate) fn highest_ballot(&self) -> Ballot {
         self.promised.max(self.reported.view.ballot)
@@ -79,7 +87,7 @@ impl Common {
         self.backlogged || self.disk.slots() > 2 * self.options.accept_ahead_max()
     }
 
-    /// Takes note that records through this one are on stable storage.
+    /// Records through this one are on stable storage.
     pub(crate) fn became_durable(&mut self, now: Time, lsn: Lsn) {
         self.durable = self.durable.max(lsn);
         self.disk.durable(lsn, now);
@@ -96,7 +104,7 @@ impl Common {
         self.reported.role(role, self.members.me(), self.promised, effects);
     }
 
-    /// Takes note that this replica has just heard of the leader of this ballot.
+    /// This replica has just heard of the leader of this ballot.
     pub(crate) fn heard_of_leader(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         self.heard_leader_at = now;
         self.reported.leader(LeaderView { ballot, leader: Some(ballot.replica) }, effects);
@@ -164,7 +172,7 @@ pub(crate) trait Paxos: Leads {
         if ballot.replica != from {
             return false;
         }
-        if ballot < promised {
+        if !self.common().rules().may_obey(promised, ballot) {
             let reject = Self::Message::from(FamilyMessage::Reject { promised });
             effects.send(from, reject, promised_lsn);
             return false;
@@ -221,7 +229,7 @@ pub(crate) trait Paxos: Leads {
     }
 
     /// A peer obeys no ballot below this one.
-    fn on_reject(&mut self, now: Time, promised: Ballot, effects: &mut Effects) {
+    fn handle_reject(&mut self, now: Time, promised: Ballot, effects: &mut Effects) {
         if promised > self.common().promised {
             self.promise(now, promised, effects);
         }
@@ -229,7 +237,7 @@ pub(crate) trait Paxos: Leads {
 
     /// The leader wants this replica to lead. A replica that lags would lead, and serve no client until it has caught
     /// up.
-    fn on_take_over(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) {
+    fn handle_take_over(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) {
         let common = self.common();
         let ready = self.role() == Role::Follower && common.decided_elsewhere <= self.decided();
         if ballot.replica == from && ballot == common.promised && ready {
@@ -241,7 +249,7 @@ pub(crate) trait Paxos: Leads {
     // Elections.
 
     /// A message of the election came. A replica that must not vote follows no leader, and must not lead.
-    fn on_election_message(
+    fn handle_election(
         &mut self,
         now: Time,
         from: ReplicaId,
@@ -276,11 +284,8 @@ pub(crate) trait Paxos: Leads {
     /// Begins to take part after a start, with what the log told of its promise.
     fn resume(&mut self, head_start: bool, now: Time, effects: &mut Effects) {
         let first = self.take_part(head_start, now, effects);
-        let common = self.common_mut();
-        let ballot = common.promised;
-        if common.options.has(Bug::ReuseBallot) && !first && ballot.replica == common.members.me() {
-            common.promised.round -= 1;
-            self.become_candidate(now, ballot, effects);
+        if !first {
+            planted::reuse_ballot(self, now, effects);
         }
     }
 
@@ -402,7 +407,7 @@ pub(crate) trait Paxos: Leads {
         }
     }
 
-    fn on_heartbeat_ack(
+    fn handle_heartbeat_ack(
         &mut self,
         now: Time,
         from: ReplicaId,

@@ -2,19 +2,58 @@
 //!
 //! They exist only under the feature `planted-bugs`, which nothing but the simulator's tests enables.
 
-use synod_wire::ReplicaId;
+use synod_wire::{Lsn, ReplicaId, Time};
 
-use crate::{Members, ProtocolKind, ReplicaSet, VoterSets, registry::protocols};
+use crate::{
+    Effects, Members, Options, ProtocolKind, ReplicaSet, VoterSets, multipaxos, paxos::Paxos,
+    registry::protocols, ring, rules::Rules,
+};
+
+/// The rules of the Paxos family for a replica with these options: a planted bug replaces one.
+#[inline]
+pub(crate) fn rules(options: &Options) -> Rules {
+    let mut rules = Rules::SOUND;
+    match options.planted_bug() {
+        Some(Bug::VoteBeforeDurable) => rules.leaves_after = |_| Lsn::ZERO,
+        Some(Bug::ForgetPromise) => rules.promised_before = |known, _| known,
+        Some(Bug::VoteWithAmnesia) => rules.may_vote = |_| true,
+        Some(Bug::CommitWithMinority) => {
+            rules.is_chosen = is_nearly_quorum;
+            rules.chosen_through = nearly_quorum_value;
+        }
+        Some(
+            Bug::MultiPaxos(multipaxos::Bug::AdoptLowestBallot) | Bug::Ring(ring::Bug::AdoptLowestBallot),
+        ) => rules.outranks = |told, held| told <= held,
+        Some(
+            Bug::MultiPaxos(multipaxos::Bug::DropAcceptedValue) | Bug::Ring(ring::Bug::DropAcceptedValue),
+        ) => rules.adopted = |_| None,
+        Some(
+            Bug::MultiPaxos(multipaxos::Bug::DecideAcrossBallots) | Bug::Ring(ring::Bug::DecideAcrossBallots),
+        ) => rules.holds_decision = |_, _| true,
+        _ => {}
+    }
+    rules
+}
+
+/// Goes on in the ballot of an earlier life, if [`Bug::ReuseBallot`] is planted: what a restarted leader never does.
+pub(crate) fn reuse_ballot<P: Paxos + ?Sized>(replica: &mut P, now: Time, effects: &mut Effects) {
+    let common = replica.common_mut();
+    let ballot = common.promised;
+    if common.options.has(Bug::ReuseBallot) && ballot.replica == common.members.me() && ballot.round > 0 {
+        common.promised.round -= 1;
+        replica.become_candidate(now, ballot, effects);
+    }
+}
 
 /// Whether these members are a quorum, or would be one with one vote more: what [`Bug::CommitWithMinority`] and its
 /// like take for a quorum.
 pub(crate) fn is_nearly_quorum(members: &Members, set: ReplicaSet) -> bool {
     let with = |&vote: &ReplicaId| members.is_quorum(set.union(members.only(vote)));
-    members.ids().iter().any(with)
+    members.is_quorum(set) || members.ids().iter().any(with)
 }
 
 /// The largest number that a quorum reaches, where each replica has reached `value`, if one vote more is given.
-pub(crate) fn nearly_quorum_value(voters: &VoterSets, value: impl Fn(ReplicaId) -> u64) -> u64 {
+fn nearly_quorum_value(voters: &VoterSets, value: &dyn Fn(ReplicaId) -> u64) -> u64 {
     let with = |vote| voters.quorum_value(|id| if id == vote { u64::MAX } else { value(id) });
     voters.all().into_iter().map(with).max().unwrap_or(0)
 }

@@ -11,6 +11,7 @@ use synod_wire::{Ballot, Batch, Slot, Time};
 use crate::{
     acceptor::{AcceptedValue, Acceptor},
     resend::Resend,
+    rules,
 };
 
 /// What the members told of slots in Phase 1: for each slot that some answer mentions, the value of the highest ballot.
@@ -34,7 +35,7 @@ impl Told {
     /// itself counts like an answer.
     pub(crate) fn adopted(mut self, own: &Acceptor, after: Slot, through: Slot) -> Vec<Option<Batch>> {
         for (slot, own) in own.accepted_from(after.next()).take_while(|(slot, _)| *slot <= through) {
-            self.take(own.value_of(slot), |own, told| own > told);
+            self.take(own.value_of(slot), rules::outranks);
         }
         self.0.retain(|&slot, _| slot > after && slot <= through);
         let last = self.0.keys().next_back().copied().unwrap_or(after);

@@ -4,7 +4,7 @@
 use synod_wire::{Ballot, Slot};
 
 use crate::{
-    Batches, Bug,
+    Batches,
     acceptor::{AcceptedValue, Acceptor},
     paxos::Common,
 };
@@ -44,9 +44,7 @@ impl Replay<'_> {
     }
 
     pub(crate) fn promised(&mut self, ballot: Ballot) {
-        if !self.common.options.has(Bug::ForgetPromise) {
-            self.common.promised = self.common.promised.max(ballot);
-        }
+        self.common.promised = self.common.rules().promised_before(self.common.promised, ballot);
     }
 
     /// Batches were accepted from slot `first` on, when slots through `decided` were known to be decided.

@@ -57,7 +57,7 @@ pub fn send_message(reply: &mut SendResponse<Bytes>, message: Bytes) -> Option<(
 
 /// Sends one message at the client's pace.
 pub async fn send_large(mut sender: Sender, message: Bytes, deadline: Deadline) -> Code {
-    let outcome = deadline.bounds(Pace::new().send_as_taken(&mut sender, message)).await;
+    let outcome = deadline.bounds(Pace::begin().send_as_taken(&mut sender, message)).await;
     end_once_left(sender, outcome).await
 }
 

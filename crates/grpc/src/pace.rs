@@ -78,7 +78,7 @@ pub struct Pace {
 impl Pace {
     /// The pace of an answer that begins now.
     #[must_use]
-    pub fn new() -> Pace {
+    pub fn begin() -> Pace {
         Pace { until: Instant::now() + TAKE_TIMEOUT, bytes: 0 }
     }
 
@@ -100,7 +100,7 @@ impl Pace {
     fn took(&mut self, bytes: usize) {
         self.bytes += bytes;
         if self.bytes >= TAKE_BYTES_MIN {
-            *self = Pace::new();
+            *self = Pace::begin();
         }
     }
 

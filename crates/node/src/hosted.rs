@@ -7,6 +7,7 @@ use std::{
 };
 
 use synod_consensus::Role;
+use synod_host::Entry;
 use synod_replica::{Action, Clocked, Event, Fork, Group, Mark, Replica, ReplicaStatus, RequestError};
 use synod_storage::Reached;
 use synod_sync::{Planted, channel::Sender, planted, time::Instant};
@@ -59,9 +60,8 @@ pub(crate) struct Hosted {
     pub(crate) settles_at: Time,
     /// The present burst has touched it.
     pub(crate) is_touched: bool,
-    pub(crate) durable: Lsn,
-    /// Messages that the log's thread was given so far.
-    pub(crate) gated: u64,
+    /// Where its messages go before they leave; those that have to wait leave by the log's thread.
+    pub(crate) gate: Entry,
     pub(crate) executed: Slot,
     /// What the replica was last told of the replicated clock.
     pub(crate) clock: Option<Clocked>,
@@ -122,8 +122,8 @@ impl Hosted {
     }
 
     pub(crate) fn look(&mut self, now: Time, Seen { durable, slot, clock }: Seen) {
-        if durable > self.durable {
-            self.durable = durable;
+        if durable > self.gate.through() {
+            self.gate.durable(durable);
             self.step(now, Event::Durable(durable));
         }
         // Of merged groups, another one may have executed what the state machine of all waits for now.
@@ -137,7 +137,7 @@ impl Hosted {
     /// Whether something that it wants to be woken for has happened since the last look.
     pub(crate) fn has_missed(&self) -> bool {
         let shared = &self.shared;
-        shared.wake_when_durable.load(SeqCst) && shared.durable.observe() > self.durable.0
+        shared.wake_when_durable.load(SeqCst) && shared.durable.observe() > self.gate.through().0
             || shared.wake_when_executed.load(SeqCst) && shared.executed.observe() > self.executed.0
     }
 
@@ -278,11 +278,11 @@ impl Hosted {
         self.shared.forked_with.store(Arc::new(self.replica.forks().map(|fork| fork.with).collect()));
     }
 
-    /// Whether a message that rests on a record would leave before an earlier one, which the log's thread still has.
-    /// What rests on records leaves in the order in which it was said; what does not need not wait for it.
-    pub(crate) fn would_overtake(&self, after: Lsn) -> bool {
-        let waits = self.gated > self.shared.released.observe();
-        after > Lsn::ZERO && waits && !planted(Planted::OvertakeGated)
+    /// Whether a message leaves at once. If not, the log's thread is to hold it.
+    pub(crate) fn admits(&mut self, after: Lsn) -> bool {
+        let released = &self.shared.released;
+        let left = || if planted(Planted::OvertakeGated) { u64::MAX } else { released.observe() };
+        self.gate.admits(after, left)
     }
 
     /// Logs each stage of an election, also of one that nobody wins.

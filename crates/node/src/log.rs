@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use synod_host::Exit;
 use synod_replica::{Event, worth_a_snapshot};
 use synod_storage::{StorageError, Wal};
 use synod_sync::{
@@ -29,8 +30,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct LogJob {
     pub(crate) records: Vec<GroupRecord>,
-    /// Messages that leave once a record is durable.
-    pub(crate) sends: Vec<GatedSend>,
+    /// Messages that leave once a record of their group is durable.
+    pub(crate) sends: Vec<(GroupId, Lsn, GatedSend)>,
     pub(crate) trims: Vec<(GroupId, Slot)>,
     /// Whether all groups vote again after the loss of the log.
     pub(crate) loss_made_good: bool,
@@ -58,12 +59,10 @@ pub(crate) struct GroupRecord {
 /// A message that waits for a record of its group.
 #[derive(Debug)]
 pub(crate) struct GatedSend {
-    pub(crate) group: GroupId,
     /// The receivers, which speak this version.
     pub(crate) to: Vec<ReplicaId>,
     pub(crate) version: u16,
     pub(crate) body: Encoded,
-    pub(crate) after: Lsn,
 }
 
 /// The most bytes that one commit takes of what waits.
@@ -91,10 +90,6 @@ pub(crate) struct LogStage {
     /// The record through which peers are told that the log is durable, with every message; it counts the
     /// records of all groups.
     pub(crate) told: Arc<AtomicU64>,
-    /// The messages that wait. The replica bounds them: it sends no more than `Settings::held_bytes_max`
-    /// bytes of them before it hears that records are durable. So are the records that wait in the queue
-    /// before this stage.
-    pub(crate) gated: Vec<GatedSend>,
     pub(crate) trims: Vec<(GroupId, Slot)>,
     pub(crate) loss_made_good: bool,
     /// The number of segments at which a group was last asked to release some.
@@ -107,16 +102,18 @@ pub(crate) struct LoggedGroup {
     pub(crate) shared: Arc<Shared>,
     pub(crate) appended: Lsn,
     pub(crate) durable: Lsn,
-    /// Messages that have left so far.
-    pub(crate) released: u64,
-    /// Whether some have left since that number was published.
-    pub(crate) has_released: bool,
+    /// The messages that wait. The replica bounds them: it sends no more than `Settings::held_bytes_max`
+    /// bytes of them before it hears that records are durable. So are the records that wait in the queue
+    /// before this stage.
+    pub(crate) gate: Exit<GatedSend>,
+    /// How many had left when that was last published.
+    pub(crate) published: u64,
 }
 
 impl LoggedGroup {
     /// A group that begins where the log ends.
     pub(crate) fn new(shared: Arc<Shared>, last: Lsn) -> LoggedGroup {
-        LoggedGroup { shared, appended: last, durable: last, released: 0, has_released: false }
+        LoggedGroup { shared, appended: last, durable: last, gate: Exit::default(), published: 0 }
     }
 }
 
@@ -161,7 +158,9 @@ impl LogStage {
             of.appended = lsn;
             self.wal.append_to(group, keep, record);
         }
-        self.gated.extend(job.sends);
+        for (group, after, send) in job.sends {
+            self.groups[usize::from(group.0)].gate.hold(after, send);
+        }
         // Both happen only once what was appended before is durable.
         self.trims.extend(job.trims);
         self.loss_made_good |= job.loss_made_good;
@@ -171,19 +170,19 @@ impl LogStage {
     /// Sends the messages that waited for records. A job brings records before what waits for them, and a
     /// commit contains all records, so none of these waits for a later one.
     fn release(&mut self) {
-        for send in self.gated.drain(..) {
-            let of = &mut self.groups[usize::from(send.group.0)];
-            assert!(send.after <= of.appended, "a message waits for a record that the log was not given");
-            #[cfg(feature = "shuttle")]
-            send.to.iter().for_each(|&to| of.shared.watch.leaves(to, &send.body, send.after));
-            self.bundles.put(&*self.transport, send.version, send.group, &send.to, send.body);
-            of.released += 1;
-            of.has_released = true;
+        for (group, of) in (0..).map(GroupId).zip(&mut self.groups) {
+            while let Some((_after, send)) = of.gate.leave(of.appended) {
+                #[cfg(feature = "shuttle")]
+                send.to.iter().for_each(|&to| of.shared.watch.leaves(to, &send.body, _after));
+                self.bundles.put(&*self.transport, send.version, group, &send.to, send.body);
+            }
+            assert!(of.gate.is_empty(), "a message waits for a record that the log was not given");
         }
         self.bundles.leave(&*self.transport);
         for of in &mut self.groups {
-            if std::mem::take(&mut of.has_released) {
-                of.shared.released.publish(of.released);
+            if of.gate.left() > of.published {
+                of.published = of.gate.left();
+                of.shared.released.publish(of.published);
             }
         }
     }

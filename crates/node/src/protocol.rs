@@ -562,13 +562,12 @@ impl Common {
             of.shared.messages_sent.add(to.len() as u64);
             #[cfg(feature = "shuttle")]
             to.iter().for_each(|&to| of.shared.watch.said(to, &body, after));
-            if after <= of.durable && !of.would_overtake(after) {
+            if of.admits(after) {
                 #[cfg(feature = "shuttle")]
                 to.iter().for_each(|&to| of.shared.watch.leaves(to, &body, after));
                 self.bundles.put(&*self.transport, version, of.group, &to, body);
             } else {
-                of.gated += 1;
-                self.job.sends.push(GatedSend { group: of.group, to, version, body, after });
+                self.job.sends.push((of.group, after, GatedSend { to, version, body }));
             }
         }
     }

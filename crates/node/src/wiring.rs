@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, io, sync::atomic::AtomicU64, time::Duration};
 
+use synod_host::Entry;
 use synod_replica::{Executor, MergedFiles, Pace, StateMachine};
 use synod_storage::{DataDir, PeerBook, Wal};
 use synod_sync::{
@@ -125,7 +126,6 @@ impl Wiring {
             transport: Arc::clone(transport),
             bundles: Bundles::new(self.count),
             told: Arc::clone(&self.told),
-            gated: Vec::new(),
             trims: Vec::new(),
             loss_made_good: false,
             asked_for: 0,
@@ -240,8 +240,7 @@ impl Wiring {
             reached_at: Time::ZERO,
             settles_at,
             is_touched: false,
-            durable,
-            gated: 0,
+            gate: Entry::new(durable),
             executed,
             clock: None,
             waiting: Default::default(),

@@ -617,6 +617,23 @@ mod tests {
     }
 
     #[test]
+    fn another_protocol_drops_what_it_is_not_given() {
+        let options = |text: &str| text.parse::<Overrides>().unwrap();
+        let order = |group: &Group, protocol, election, overrides: &str| {
+            change(group, 3, Change::Order { protocol, election, overrides: options(overrides) }).unwrap()
+        };
+        let (multipaxos, raft) = (ProtocolKind::MultiPaxos, ProtocolKind::Raft);
+        let given = "decision=all,dissemination=balanced,window-max=9";
+        let before = order(&group(3), multipaxos, ElectionKind::Rotating, given);
+        let after = order(&before, raft, ElectionKind::Randomized, "dissemination=balanced");
+        assert_eq!(before.dropped_by(&after), ["election=rotating", "decision=all", "window-max=9"]);
+        let sequence = order(&before, ProtocolKind::SequencePaxos, ElectionKind::Rotating, "window-max=8");
+        assert_eq!(before.dropped_by(&sequence), ["decision=all", "dissemination=balanced"]);
+        let same = order(&before, multipaxos, ElectionKind::Ballot, "");
+        assert_eq!(before.dropped_by(&same), [""; 0], "the operator asked for that");
+    }
+
+    #[test]
     fn limits_change_within_an_epoch_and_only_to_what_every_replica_can_read() {
         let group = group(3);
         let limits = Limits { txn_ops_max: 9, ..group.limits };

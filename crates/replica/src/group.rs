@@ -209,6 +209,18 @@ impl Group {
         options
     }
 
+    /// What this group has and the next one has not, since another protocol orders there: `election=NAME` and options as
+    /// `KEY=VALUE`. It is empty under the same protocol.
+    #[must_use]
+    pub fn dropped_by(&self, next: &Group) -> Vec<String> {
+        if self.protocol == next.protocol {
+            return Vec::new();
+        }
+        let election = (self.election != next.election).then(|| format!("election={}", self.election));
+        let options = self.overrides.pairs().filter(|(key, _)| next.overrides.get(key).is_none());
+        election.into_iter().chain(options.map(|(key, value)| format!("{key}={value}"))).collect()
+    }
+
     /// The bytes for a log, a snapshot or a message.
     #[must_use]
     pub fn encode(&self) -> Encoded {

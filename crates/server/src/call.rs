@@ -335,7 +335,7 @@ async fn send_pieces<R: Replica>(
 ) -> Code {
     let mut places = None;
     let outcome = deadline.bounds(async {
-        let mut pace = Pace::new();
+        let mut pace = Pace::begin();
         // No piece is made before the client has room for it, nor for a client that left while it waited for its turn.
         pace.room(&mut sender, GATHERED_BYTES).await?;
         places = Some(pace.paused(sender.unless_gone(pieces.places(lane))).await?);
@@ -367,7 +367,7 @@ async fn send_feed<R: Replica>(
     deadline: Deadline,
 ) -> Code {
     let outcome = deadline.bounds(async {
-        let mut pace = Pace::new();
+        let mut pace = Pace::begin();
         charge.afford(HANDED_BYTES)?;
         loop {
             // Nothing is read for a client that has no room.

@@ -32,8 +32,8 @@ use tonic::Status;
 pub use self::watches::{Seen as WatchesSeen, Step as WatchStep, watch};
 
 use crate::{
-    Auth, Change, ChangeError, Config, Consistency, Group, InMemory, Limits, Member, MoveError, Replica,
-    RequestError, Standing, TokenKind, Watches,
+    Auth, Change, ChangeError, Changed, Config, Consistency, Group, InMemory, Limits, Member, MoveError,
+    Replica, RequestError, Standing, TokenKind, Watches,
     auth::{Caller, Found},
     call::{self, serve_http2},
     exposition::{Exposition, Format},
@@ -149,7 +149,7 @@ impl Replica for InPlace {
         self.shell.group()
     }
 
-    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
+    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Changed, ChangeError> {
         self.shell.change(expected, change).await
     }
 

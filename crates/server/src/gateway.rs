@@ -1,7 +1,7 @@
 //! etcd's gateway: the calls of the v3 API as JSON over HTTP, for clients that have no gRPC.
 //!
 //! ```text
-//! curl ── HTTP/1.1, JSON ── gateway.rs ── a pipe in memory, gRPC over HTTP/2 ── connection.rs, as for others
+//! curl ── HTTP/1.1, JSON ── gateway.rs ── a pipe in memory, gRPC over HTTP/2 ── call.rs, as for others
 //! ```
 //!
 //! The gateway is a client of its own server: it translates a request into a message and a message into an answer, and

@@ -60,9 +60,9 @@ pub use config::Config;
 pub use event_loop::EventLoop;
 pub use memory::InMemory;
 pub use replica::{
-    Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, Ordered,
-    PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError, Subscription,
-    Timed,
+    Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError,
+    Ordered, PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError,
+    Subscription, Timed,
 };
 pub use requests::RequestMetrics;
 pub use serve::Server;

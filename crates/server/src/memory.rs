@@ -16,7 +16,7 @@ use synod_wire::{Ballot, ClusterId, Epoch, ReplicaId, SessionId, Slot};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    Change, ChangeError, Consistency, Group, Limits, Member, MoveError, Replica, RequestError, Role,
+    Change, ChangeError, Changed, Consistency, Group, Limits, Member, MoveError, Replica, RequestError, Role,
     Standing, Status, replica,
 };
 
@@ -193,7 +193,7 @@ impl Replica for InMemory {
     }
 
     /// A cluster without replication has no members to change.
-    async fn change(&self, _: Option<u64>, _: Change) -> Result<Group, ChangeError> {
+    async fn change(&self, _: Option<u64>, _: Change) -> Result<Changed, ChangeError> {
         Err(ChangeError::Unacceptable("a replica in memory stays alone".into()))
     }
 

@@ -97,13 +97,12 @@ pub trait Replica: Clone + Send + Sync + 'static {
     /// older than the query.
     fn group(&self) -> Group;
 
-    /// Changes the group, and returns the changed group. If `expected` is given, the change is refused unless
-    /// it is the group's version.
+    /// Changes the group. If `expected` is given, the change is refused unless it is the group's version.
     fn change(
         &self,
         expected: Option<u64>,
         change: Change,
-    ) -> impl Future<Output = Result<Group, ChangeError>> + Send;
+    ) -> impl Future<Output = Result<Changed, ChangeError>> + Send;
 
     /// One of the groups that order the commands of this store, if several do: for changes of what orders it, and for
     /// its leadership.
@@ -362,6 +361,22 @@ pub struct Group {
     pub limits: String,
     /// The members by ascending id. Ids grow, so a member that was just added is the last.
     pub members: Vec<Member>,
+}
+
+/// A group after a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// The group.
+    pub group: Group,
+    /// What it had and does not have with its new protocol, such as `election=rotating` or `decision=all`.
+    pub dropped: Vec<String>,
+}
+
+impl From<Group> for Changed {
+    /// A change that drops nothing.
+    fn from(group: Group) -> Changed {
+        Changed { group, dropped: Vec::new() }
+    }
 }
 
 impl Group {

@@ -281,7 +281,8 @@ pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
         let changed = change.send(&client, Some(of), order).await?;
         let what = order_of(group(&changed)?);
         let next = "Every replica goes over by itself; `synod status --cluster` shows how far they are.";
-        view::print_change(change.client.write_out, &changed, &what, &[next.to_owned()])
+        let lines = dropped_of(&changed).into_iter().chain([next.to_owned()]).collect::<Vec<_>>();
+        view::print_change(change.client.write_out, &changed, &what, &lines)
     })
 }
 
@@ -290,6 +291,12 @@ fn order_of(group: &Group) -> String {
     let Group { epoch, protocol, election, options, .. } = group;
     let options = if options.is_empty() { String::new() } else { format!(" and {options}") };
     format!("Epoch {epoch}: {protocol} with election {election}{options}")
+}
+
+/// What a group lost with its previous protocol, if anything.
+fn dropped_of(changed: &ChangeResponse) -> Option<String> {
+    let dropped = &changed.dropped;
+    (!dropped.is_empty()).then(|| format!("Dropped with the previous protocol: {}", dropped.join(", ")))
 }
 
 /// The limits of a group after a change.
@@ -326,23 +333,25 @@ fn outcomes_told(
     let (mut lines, mut rows, mut failed) = (String::new(), Vec::new(), Vec::new());
     let mut changed = 0;
     for (number, outcome) in outcomes.into_iter().enumerate() {
-        let version = match outcome.and_then(|answer| group(&answer).cloned()) {
-            Ok(group) => {
+        let (version, dropped) = match outcome.and_then(|answer| Ok((group(&answer)?.clone(), answer))) {
+            Ok((group, answer)) => {
                 changed += 1;
                 let what = told(&group);
                 lines += &format!("Group {number}: {what}; the group is at version {}\n", group.version);
-                Some(group.version)
+                let line = dropped_of(&answer).map(|dropped| format!("Group {number}: {dropped}\n"));
+                lines += &line.unwrap_or_default();
+                (Some(group.version), answer.dropped)
             }
             Err(why) if why.to_string().contains(NOTHING_TO_DO) => {
                 lines += &format!("Group {number}: {NOTHING_TO_DO}\n");
-                None
+                (None, Vec::new())
             }
             Err(why) => {
                 failed.push((number, why));
                 continue;
             }
         };
-        rows.push(json!({"group": number, "version": version}));
+        rows.push(json!({"group": number, "version": version, "dropped": dropped}));
     }
     let rows_count = rows.len();
     let text = match format {
@@ -601,6 +610,22 @@ mod tests {
         let outcomes = vec![changed(4), refused("nothing would change")];
         let (text, _) = outcomes_told(outcomes, Format::Json, limits_of);
         let rows: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(rows, json!([{"group": 0, "version": 4}, {"group": 1, "version": null}]));
+        let row =
+            |number: u64, version: Option<u64>| json!({"group": number, "version": version, "dropped": []});
+        assert_eq!(rows, json!([row(0, Some(4)), row(1, None)]));
+    }
+
+    #[test]
+    fn what_a_change_of_protocol_drops_is_told_of_each_group() {
+        let changed = |dropped: &[&str]| {
+            let dropped = dropped.iter().map(|it| (*it).to_owned()).collect();
+            let group = Group { protocol: "raft".into(), election: "randomized".into(), ..Group::default() };
+            ChangeResponse { group: Some(group), dropped, ..ChangeResponse::default() }
+        };
+        assert_eq!(dropped_of(&changed(&[])), None);
+        let outcomes = vec![Ok(changed(&["election=ballot", "decision=all"])), Ok(changed(&[]))];
+        let (text, _) = outcomes_told(outcomes, Format::Simple, order_of);
+        let line = "Group 0: Dropped with the previous protocol: election=ballot, decision=all\n";
+        assert!(text.contains(line) && text.matches("Dropped").count() == 1, "{text}");
     }
 }

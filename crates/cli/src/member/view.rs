@@ -174,6 +174,7 @@ pub fn print_change(
             ("protocol", json!(group.protocol)),
             ("election", json!(group.election)),
             ("added", json!(changed.added)),
+            ("dropped", json!(changed.dropped)),
             ("members", members_json(group)),
             ("next", json!(next)),
         ])),

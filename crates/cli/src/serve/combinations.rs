@@ -1,4 +1,5 @@
-//! The table of what goes together: at the end of `synod serve --help`, and in docs/settings.md.
+//! The tables of what goes together, and of the options of each protocol: at the end of `synod serve --help`, and in
+//! docs/settings.md.
 
 use synod_consensus::{Combination, Dissemination, ProtocolKind};
 use synod_storage::{Durability, Ending};
@@ -17,6 +18,16 @@ fn rows() -> impl Iterator<Item = (&'static str, [(&'static str, String); 3])> {
 
 fn names<T: ToString>(choices: impl Iterator<Item = T>) -> String {
     choices.map(|choice| choice.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// The options of each protocol: its name, the key, all values, and those that serve.
+fn option_rows() -> impl Iterator<Item = (&'static str, &'static str, &'static str, String)> {
+    ProtocolKind::known().flat_map(|(name, protocol)| {
+        protocol.own_options().map(move |option| {
+            let serves = option.serves.map_or_else(|| "all".to_owned(), |values| values.join(", "));
+            (name, option.key, option.accepted, serves)
+        })
+    })
 }
 
 /// What the table does not show.
@@ -39,7 +50,14 @@ pub fn text() -> String {
             text += &format!("  {protocol:<16}{axis:<15}{choices}\n");
         }
     }
-    text + &remarks()
+    text += &remarks();
+    text += "\n\nOptions of each protocol (--options), and the values that serve. The others exist to be measured, and take \
+             servers with --laboratory:\n";
+    for (protocol, key, accepted, serves) in option_rows() {
+        text += &format!("  {protocol:<16}{key:<17}{accepted}; serve: {serves}\n");
+    }
+    text.truncate(text.trim_end().len());
+    text
 }
 
 #[cfg(test)]
@@ -56,11 +74,21 @@ mod tests {
         text
     }
 
+    fn options_in_markdown() -> String {
+        let mut text = "| `--protocol` | option | values | serve |\n| --- | --- | --- | --- |\n".to_owned();
+        for (protocol, key, accepted, serves) in option_rows() {
+            text += &format!("| {protocol} | `{key}` | {accepted} | {serves} |\n");
+        }
+        text
+    }
+
     /// What is written there is what this program does.
     #[test]
     fn the_page_for_operators_has_the_same_table() {
         let page = include_str!("../../../../docs/settings.md");
-        assert!(page.contains(&markdown()), "docs/settings.md should have:\n{}", markdown());
+        for table in [markdown(), options_in_markdown()] {
+            assert!(page.contains(&table), "docs/settings.md should have:\n{table}");
+        }
         let plain = page.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(plain.contains(&remarks()), "docs/settings.md should say: {}", remarks());
     }

@@ -20,6 +20,7 @@ use synod_wire::{ClusterId, Groups, ReplicaId};
 use super::{
     flags::{AuthArgs, ClusterState, ServeArgs, Tuning},
     join::Joining,
+    laboratory,
     tls::TlsPlan,
     units,
 };
@@ -74,6 +75,8 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     let begun = begun(&data_dir)?;
     let asked_for = args.tuning.groups;
     let groups = begun.map_or(asked_for.unwrap_or(Groups::ONE), |begun| begun.groups);
+    // Otherwise the group has its options already.
+    let begins = begun.is_none() && args.cluster.initial_cluster_state == ClusterState::New;
     let (cluster, me, members, joining, own_url) = match begun {
         Some(Begun { cluster, me, groups }) => {
             if let Some(other) = asked_for.filter(|other| *other != groups) {
@@ -103,6 +106,9 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     };
 
     check_tuning(&args.tuning)?;
+    if begins {
+        laboratory::check_start(&args.tuning)?;
+    }
     let durability = durability(args)?;
     check_combination(&args.tuning, durability)?;
     warnings.extend(too_few_for(durability, members.len()));
@@ -240,7 +246,7 @@ fn election(tuning: &Tuning) -> ElectionKind {
     tuning.election.unwrap_or(protocol(tuning).elections()[0])
 }
 
-fn protocol(tuning: &Tuning) -> ProtocolKind {
+pub(super) fn protocol(tuning: &Tuning) -> ProtocolKind {
     tuning.protocol.unwrap_or(ProtocolKind::MultiPaxos)
 }
 

@@ -196,10 +196,10 @@ pub struct Tuning {
     #[arg(long, env = "SYNOD_DISSEMINATION", help_heading = GROUPS)]
     pub dissemination: Option<Dissemination>,
     /// Options of the protocol, as KEY=VALUE,KEY=VALUE. With raft: replication=direct, gossip-replies or gossip-status
-    /// (rounds of gossip, Driftwood), with round-interval, round-fan-out, vote-gossip, peer-repair and others; with
-    /// ring: ring-decision=quorum or last, ring-order=role or measured, ring-learners=catch-up, learn or propose,
-    /// ring-voters=propose or accept, ring-reserve=SLOTS. An unknown key or value is answered with what is accepted;
-    /// docs/driftwood.md and docs/ring.md say what each does.
+    /// (rounds of gossip, Driftwood), with round-interval, vote-gossip, peer-repair and lazy-push; with ring:
+    /// ring-order=role or measured, ring-learners=catch-up, learn or propose, ring-voters=propose or accept. Options
+    /// that exist to be measured take --laboratory. The end of this help has all of them; docs/driftwood.md and
+    /// docs/ring.md say what each does.
     #[arg(long, env = "SYNOD_OPTIONS", value_name = "KEY=VALUE,...", help_heading = GROUPS)]
     pub options: Option<Overrides>,
     /// The largest request [default: 1.5MiB].
@@ -397,6 +397,14 @@ pub struct Tuning {
     /// where there are at most 2 processors, and otherwise spread.
     #[arg(long, env = "SYNOD_THREADS", value_name = "HOW", help_heading = "Threads")]
     pub threads: Option<Threads>,
+    /// Take settings of the laboratory too: options that exist to be measured, which are slower or less available than
+    /// those that serve. Not for data that you need.
+    #[arg(
+        long, env = "SYNOD_LABORATORY", value_name = "true|false", default_value_t = false,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
+        value_parser = units::truth, help_heading = "Laboratory"
+    )]
+    pub laboratory: bool,
 }
 
 /// TLS for clients and for other replicas. Files are read again when they change.

@@ -10,7 +10,7 @@
 //! group (`join.rs`). A running one tells the group its name and the addresses for its clients (`membership.rs`), and a
 //! leader that is told to stop first hands over. Descriptors that the replica does not need itself go to clients
 //! (`descriptors.rs`). `obstacles.rs` tells what keeps it from other members. What goes together is told by
-//! `combinations.rs`. A cluster may have several groups ([`synod_wire::Groups`]). Metrics tell what the process uses
+//! `combinations.rs`, and what only the laboratory takes by `laboratory.rs`. A cluster may have several groups ([`synod_wire::Groups`]). Metrics tell what the process uses
 //! of the machine (`process.rs`). TLS is made from files (`tls.rs`). A service manager is told of the beginning and the
 //! end (`notify.rs`).
 
@@ -22,6 +22,7 @@ pub mod etcd;
 mod file;
 pub mod flags;
 mod join;
+mod laboratory;
 pub mod log;
 mod membership;
 mod notify;

@@ -10,14 +10,14 @@ use synod_replica::{
     ChangeRequest, Choice, MemberInfo, Membership, Others, Placement, Refusal, SessionCommand,
 };
 use synod_server::{
-    Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, Ordered,
-    PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError, Subscription,
-    Timed,
+    Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError,
+    Ordered, PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError,
+    Subscription, Timed,
 };
 use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
 
-use super::obstacles::Obstacles;
+use super::{laboratory, obstacles::Obstacles};
 
 /// The time between two looks whether another replica leads.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(10);
@@ -53,6 +53,8 @@ pub struct Fixed {
     pub transfer_timeout: Duration,
     /// What keeps this replica from other members, as far as that is known.
     pub obstacles: Arc<Obstacles>,
+    /// Whether options that exist to be measured are taken.
+    pub laboratory: bool,
 }
 
 impl Served {
@@ -264,6 +266,11 @@ impl Replica for Served {
         if without_memory {
             troubles.push(self.memory_trouble(&in_the_log));
         }
+        if !self.fixed.laboratory {
+            let number = Some(self.number).filter(|_| self.groups.len() > 1);
+            let lines = laboratory::remarks(&in_the_log, number);
+            troubles.extend(lines.map(|line| format!("synod: {line}")));
+        }
         let stall = status.merge.and_then(|merge| merge.waits_for);
         let waits =
             stall.filter(|&(of, since)| usize::from(of.0) == self.number && since >= STALL_TOLD_AFTER);
@@ -348,7 +355,7 @@ impl Replica for Served {
         Some(Elsewhere { client_urls: urls.collect(), names: self.names_of(voters.iter().copied()) })
     }
 
-    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
+    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Changed, ChangeError> {
         for attempt in 1.. {
             // The answer does not matter: after it the group here is no older than this call.
             self.handle.query(Bytes::new()).await.map_err(error)?;
@@ -357,6 +364,9 @@ impl Replica for Served {
                 return Err(ChangeError::Stale { expected, current: group.version });
             }
             let wanted = in_the_log(&group, &change)?;
+            if let Some(why) = laboratory::refused(&group, &wanted).filter(|_| !self.fixed.laboratory) {
+                return Err(ChangeError::Unacceptable(why));
+            }
             if adds_too_many_learners(&group, &wanted, self.fixed.learners_max) {
                 // What the group itself refuses, as an address that is taken, is said first, as by etcd.
                 let request = ChangeRequest { expected: group.version, change: wanted };
@@ -368,7 +378,9 @@ impl Replica for Served {
                 self.check_others_follow(&group, leaving, removed)?;
             }
             match self.handle.change(group.version, wanted).await {
-                Ok(group) => return Ok(self.told(&group)),
+                Ok(next) => {
+                    return Ok(Changed { group: self.told(&next), dropped: group.dropped_by(&next) });
+                }
                 Err(synod_node::ChangeError::Refused(Refusal::Stale { .. }))
                     if expected.is_none() && attempt < CHANGE_ATTEMPTS_MAX => {}
                 Err(synod_node::ChangeError::Refused(refusal)) => return Err(refused(refusal)),

@@ -26,7 +26,7 @@ use super::{
     descriptors,
     flags::{ServeArgs, Tuning},
     join::Joining,
-    log,
+    laboratory, log,
     membership::{Membership, Watch},
     notify,
     process::ProcessMetrics,
@@ -86,6 +86,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
         learners_max: args.etcd.max_learners,
         transfer_timeout: args.tuning.request_timeout,
         obstacles: Arc::default(),
+        laboratory: args.tuning.laboratory,
     };
     let peer_tls = config.tls.clone();
     let told = config.joins.as_ref().map(|origin| origin.present.clone());
@@ -109,6 +110,12 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     }
     let other = begins_another(args, fixed.cluster, groups, &group);
     differing(&args.tuning, &group, groups).iter().chain(&other).for_each(|line| tracing::warn!("{line}"));
+    if !args.tuning.laboratory {
+        for (number, group) in node.handles().iter().map(Handle::group).enumerate() {
+            let number = Some(number).filter(|_| groups.count > 1);
+            laboratory::remarks(&group, number).for_each(|line| tracing::warn!("{line}"));
+        }
+    }
     let membership = Membership {
         handle: node.handle(),
         others: node.handles()[1..].to_vec(),

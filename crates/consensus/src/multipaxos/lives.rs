@@ -10,7 +10,7 @@ use synod_wire::{Incarnation, ReplicaId};
 pub(super) struct Lives(BTreeMap<ReplicaId, Incarnation>);
 
 impl Lives {
-    /// Takes note that a replica lives this life, or has lived it; returns whether that is new.
+    /// Records that a replica lives this life, or has lived it; returns whether that is new.
     pub(super) fn note(&mut self, replica: ReplicaId, life: Incarnation) -> bool {
         let known = self.0.entry(replica).or_default();
         let news = life > *known;
@@ -18,9 +18,14 @@ impl Lives {
         news
     }
 
+    /// The latest life of a replica that is known.
+    pub(super) fn latest(&self, replica: ReplicaId) -> Incarnation {
+        self.0.get(&replica).copied().unwrap_or_default()
+    }
+
     /// Whether no later life of a replica is known than this one.
     pub(super) fn is_latest(&self, replica: ReplicaId, life: Incarnation) -> bool {
-        self.0.get(&replica).is_none_or(|known| life >= *known)
+        life >= self.latest(replica)
     }
 
     /// The lives for a message or a record: by replica, in ascending order.

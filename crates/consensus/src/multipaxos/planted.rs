@@ -1,4 +1,8 @@
-//! Bugs of MultiPaxos that a test can plant; see [`crate::Bug`].
+//! Bugs of MultiPaxos that a test can plant ([`crate::Bug`]), and the rule that each replaces. Those that replace a rule
+//! of the family are in `../planted.rs`.
+
+use super::rules::Rules;
+use crate::Options;
 
 /// A known mistake in an implementation of MultiPaxos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,4 +20,23 @@ pub enum Bug {
     CountOutlivedAnswer,
     /// A new leader takes the reported value with the lowest ballot instead of the highest.
     AdoptLowestBallot,
+}
+
+/// The rules of a replica with these options: a planted bug replaces one.
+#[inline]
+pub(super) fn rules(options: &Options) -> Rules {
+    let mut rules = Rules::SOUND;
+    let Some(crate::Bug::MultiPaxos(bug)) = options.planted_bug() else { return rules };
+    match bug {
+        Bug::MixLivesOfPromise => rules.begins_again = |_, _| false,
+        Bug::CountOutlivedAnswer => {
+            rules.life_heard = |_, _| None;
+            rules.is_outlived = |_, _| false;
+        }
+        Bug::DeliverOutOfOrder => {
+            rules.next_delivered = |acceptor| acceptor.deliver().or_else(|| acceptor.deliver_out_of_order());
+        }
+        Bug::DropAcceptedValue | Bug::DecideAcrossBallots | Bug::AdoptLowestBallot => {}
+    }
+    rules
 }

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Ballots, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::{AcceptedValue, Acceptor, Message, MultiPaxos, Record, State, lives::Lives};
+use super::{AcceptedValue, Acceptor, Message, MultiPaxos, Record, Rules, State, lives::Lives};
 use crate::{
-    Bug, Effects, Members, Options, Proofs, Prove, Restart, election,
+    Effects, Members, Options, Proofs, Prove, Restart, election,
     leadership::Leads,
     paxos::{Common, Paxos},
     replay::Replay,
@@ -67,9 +67,11 @@ impl Recovering {
 
     /// Drops what earlier lives answered: those may have forgotten it, so that it does not count. Returns which
     /// replicas have to be asked again.
-    fn drop_outlived(&mut self, lives: &Lives) -> Vec<ReplicaId> {
-        let outlived =
-            self.answers.extract_if(.., |&replica, answer| !lives.is_latest(replica, answer.incarnation));
+    fn drop_outlived(&mut self, lives: &Lives, rules: &Rules) -> Vec<ReplicaId> {
+        let is_outlived = |&replica: &ReplicaId, answer: &mut Answer| {
+            rules.is_outlived(answer.incarnation, lives.latest(replica))
+        };
+        let outlived = self.answers.extract_if(.., is_outlived);
         let outlived: Vec<ReplicaId> = outlived.map(|(replica, _)| replica).collect();
         if !outlived.is_empty() {
             (self.target, self.after) = (None, None);
@@ -118,7 +120,7 @@ impl MultiPaxos {
         if born || amnesia {
             effects.append(Record::Amnesia(amnesia).into());
         }
-        if amnesia && !replica.common.options.has(Bug::VoteWithAmnesia) {
+        if !replica.common.rules().may_vote(amnesia) {
             let resend = Resend::first(now, replica.common.options.retransmit_after);
             replica.state = State::Recovering(Recovering::new(resend));
             replica.common.election.restarted(replica.common.promised);
@@ -174,16 +176,15 @@ impl MultiPaxos {
         }
     }
 
-    /// A peer lost its log and asks what it must know. A replica that recovers itself does not know it.
-    pub(super) fn on_recover(&mut self, from: ReplicaId, asker: Incarnation, effects: &mut Effects) {
+    /// A peer lost its log and asks what it must know.
+    pub(super) fn handle_recover(&mut self, from: ReplicaId, asker: Incarnation, effects: &mut Effects) {
         if !self.lives.is_latest(from, asker) {
             return;
         }
         self.note_lives(&[(from, asker)], effects);
         let next_slot = match &self.state {
             State::Leader(leader) => Some(leader.proposed.next()),
-            State::Recovering(_) => return,
-            State::Follower | State::Candidate(_) => None,
+            State::Follower | State::Candidate(_) | State::Recovering(_) => None,
         };
         let (incarnation, promised, lives) = (self.incarnation, self.common.promised, self.lives.list());
         let answer = Message::RecoverAnswer { asker, incarnation, promised, next_slot, lives };
@@ -200,14 +201,13 @@ impl MultiPaxos {
             return;
         }
         effects.append(Record::Lives(self.lives.list()).into());
+        let rules = self.rules();
         match &mut self.state {
             State::Recovering(recovering) => {
                 // Before it votes, this has to be durable as well.
                 recovering.after = None;
-                if !self.common.options.has(super::Bug::CountOutlivedAnswer) {
-                    let outlived = recovering.drop_outlived(&self.lives);
-                    outlived.into_iter().for_each(|peer| self.ask_to_recover(peer, effects));
-                }
+                let outlived = recovering.drop_outlived(&self.lives, &rules);
+                outlived.into_iter().for_each(|peer| self.ask_to_recover(peer, effects));
             }
             State::Candidate(candidate) => {
                 let outlived = candidate.drop_outlived(&self.lives);
@@ -217,7 +217,7 @@ impl MultiPaxos {
         }
     }
 
-    pub(super) fn receive_while_recovering(
+    pub(super) fn handle_while_recovering(
         &mut self,
         now: Time,
         from: ReplicaId,
@@ -234,24 +234,22 @@ impl MultiPaxos {
                     self.common.heard_of_leader(now, ballot, effects);
                 }
             }
-            Message::Recover { incarnation } if !self.common.options.has(super::Bug::CountOutlivedAnswer) => {
-                self.on_recover(from, incarnation, effects);
+            Message::Recover { incarnation } => {
+                self.note_lives(self.rules().life_heard(from, incarnation).as_slice(), effects);
             }
             Message::RecoverAnswer { asker, incarnation, promised, next_slot, lives }
                 if asker == self.incarnation =>
             {
                 self.note_lives(&lives, effects);
-                if !self.common.options.has(super::Bug::CountOutlivedAnswer) {
-                    self.note_lives(&[(from, incarnation)], effects);
-                }
-                self.take_answer(from, Answer { incarnation, promised, next_slot }, effects);
+                self.note_lives(self.rules().life_heard(from, incarnation).as_slice(), effects);
+                self.handle_recover_answer(from, Answer { incarnation, promised, next_slot }, effects);
             }
             _ => {}
         }
         self.finish_recovery(now, effects);
     }
 
-    fn take_answer(&mut self, from: ReplicaId, answer: Answer, effects: &mut Effects) {
+    fn handle_recover_answer(&mut self, from: ReplicaId, answer: Answer, effects: &mut Effects) {
         let State::Recovering(recovering) = &mut self.state else { return };
         if !self.lives.is_latest(from, answer.incarnation) {
             return;

@@ -3,8 +3,7 @@
 use synod_wire::{Ballot, ReplicaId, Slot};
 
 use super::{
-    Conflict, Entry, HeartbeatAck, Message, Record, Round, RoundConflict, VoteRound,
-    commit_status::{Known, Status},
+    CommitStatus, Conflict, Entry, HeartbeatAck, Known, Message, Record, Round, RoundConflict, VoteRound,
 };
 use crate::{
     BatchText, Describe, Logged, VoterSets,
@@ -109,8 +108,8 @@ fn describe_round(round: &Round, batch: BatchText<'_>) -> String {
     format!("Round {number} of {ballot} after slot {prev} in {prev_ballot}, commit {commit}{status}: {what}")
 }
 
-fn describe_status(status: &Status) -> String {
-    let Status { merge: _, commit, next, members } = status;
+fn describe_status(status: &CommitStatus) -> String {
+    let CommitStatus { merge: _, commit, next, members } = status;
     let holders = members.iter().filter(|known| known.held != Slot::ZERO);
     let text = |known: &Known| match *next {
         Slot::ZERO => format!(" {} {}", known.id, known.held),

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{Message, Raft, State, VoteRound, gossip::fan_out_of};
+use super::{Message, Raft, State, log::Position};
 use crate::{Effects, Link, departures::Departures, resend::Resend};
 
 /// When a replica that hears no leader tries to lead.
@@ -42,9 +42,6 @@ pub(super) struct ElectionTimer {
 
 /// If the leader is gone, each voter leaves this part of the time-out to the voter before it.
 const TURNS_PER_TIMEOUT: u32 = 4;
-/// To at least so many replicas each passes on votes: elections are rare, and a round of votes is not repeated as
-/// others are.
-const VOTE_FAN_OUT_MIN: usize = 6;
 /// After this many failed campaigns the span that time-outs are drawn from grows no more: it is then 2^2
 /// times the usual one.
 const DOUBLINGS_MAX: u32 = 2;
@@ -189,14 +186,14 @@ impl ElectionTimer {
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     /// The term in which it wants to lead.
-    term: u64,
-    rehearsal: bool,
+    pub(super) term: u64,
+    pub(super) rehearsal: bool,
     /// Whether the leader asked for this election.
-    transfer: bool,
+    pub(super) transfer: bool,
     pub(super) granted: Vec<ReplicaId>,
     resend: Resend,
     /// The number of the question that it asked last by gossip.
-    attempt: u64,
+    pub(super) attempt: u64,
 }
 
 impl Candidate {
@@ -332,91 +329,9 @@ impl Raft {
         }
     }
 
-    /// Asks a few voters, which pass the question on with their votes (Driftwood 2023, section 6.2): so those hear it
-    /// that this replica does not reach.
-    fn ask_by_gossip(&mut self, effects: &mut Effects) {
-        let (last, last_ballot) = (self.log.last(), self.log.last_ballot());
-        let me = self.members.me();
-        let State::Candidate(candidate) = &mut self.state else { return };
-        // Answers to what an earlier life, or an earlier campaign, asked in this term are not mixed with these.
-        self.gossip.attempts += 1;
-        candidate.attempt = self.gossip.attempts;
-        let &mut Candidate { term, rehearsal, transfer, attempt, .. } = candidate;
-        let granted = vec![me];
-        let round =
-            VoteRound { candidate: me, term, attempt, rehearsal, transfer, last, last_ballot, granted };
-        self.pass_votes_on(round, effects);
-    }
-
-    fn pass_votes_on(&mut self, round: VoteRound, effects: &mut Effects) {
-        let (me, candidate) = (self.members.me(), round.candidate);
-        let others = self.others();
-        let fan_out = fan_out_of(&self.options, others.len() + 1).max(VOTE_FAN_OUT_MIN);
-        let others = self.gossip.within_reach(others);
-        let mut targets = self.gossip.targets(&others, fan_out, Some(candidate));
-        targets.extend(Some(candidate).filter(|&id| id != me));
-        effects.send_each(targets, Message::VoteRound(Box::new(round)), self.vote_lsn());
-    }
-
-    /// Takes in a candidate's question with the votes that others have given, adds this replica's own, and passes that
-    /// on if it knows of more votes than before.
-    pub(super) fn on_vote_round(&mut self, now: Time, round: VoteRound, effects: &mut Effects) {
-        let VoteRound { candidate, term, attempt, rehearsal, transfer, last, last_ballot, ref granted } =
-            round;
-        let me = self.members.me();
-        if candidate == me {
-            for &from in granted.iter().filter(|&&from| from != me) {
-                // A real vote counts for the whole term, in which this replica stands for election once.
-                if matches!(&self.state, State::Candidate(mine) if !rehearsal || mine.attempt == attempt) {
-                    self.on_vote_reply(now, from, term, rehearsal, true, effects);
-                }
-            }
-            return;
-        }
-        if term < self.term {
-            return effects.send(candidate, Message::Stale { term: self.term }, self.term_lsn);
-        }
-        let question = Message::Vote { term, rehearsal, transfer, last, last_ballot };
-        let votes =
-            self.voters().contains(me) && self.decide_vote(now, candidate, &question, effects) == Some(true);
-        // Replicas that pass a round on name voters by their ids alone. So a replica adds itself only as a voter of a
-        // change that is decided, of which there is one for each id; as one of a change that may be lost it tells the
-        // candidate itself, which knows from which data directory it hears that.
-        let settled = self.log.configuration_at(self.decided).voters.contains(me);
-        if votes && !settled {
-            let reply = Message::VoteReply { term, rehearsal, granted: true };
-            effects.send(candidate, reply, self.vote_lsn());
-        }
-        let votes = votes && settled;
-        let known = self.gossip.votes.get(&candidate).filter(|known| known.term >= term);
-        // A real question is the last one of its term, and what it has gathered stays true: votes are not taken back.
-        let is_late = |known: &VoteRound| {
-            known.term > term || rehearsal && (!known.rehearsal || known.attempt > attempt)
-        };
-        if known.is_some_and(is_late) {
-            return;
-        }
-        let goes_on =
-            |known: &&VoteRound| known.rehearsal == rehearsal && (!rehearsal || known.attempt == attempt);
-        let known = known.filter(goes_on).cloned();
-        let before = known.as_ref().map_or(Vec::new(), |known| known.granted.clone());
-        let asks_again = known.as_ref().is_none_or(|known| attempt > known.attempt);
-        let mut all: Vec<ReplicaId> = before.iter().chain(granted).copied().collect();
-        all.extend(votes.then_some(me));
-        all.retain(|id| *id == candidate || *id == me || self.voters().contains(*id));
-        all.sort_unstable();
-        all.dedup();
-        if all.len() > before.len() || asks_again {
-            let latest = known.filter(|_| !asks_again).unwrap_or(round);
-            let round = VoteRound { granted: all, ..latest };
-            self.gossip.votes.insert(candidate, round.clone());
-            self.pass_votes_on(round, effects);
-        }
-    }
-
     /// The record that has to be durable before a message about a vote leaves: the one of the term, with the vote.
-    fn vote_lsn(&self) -> Lsn {
-        if self.options.has(super::Bug::VoteBeforeDurable) { Lsn::ZERO } else { self.term_lsn }
+    pub(super) fn vote_lsn(&self) -> Lsn {
+        self.rules().vote_rests_on(self.term_lsn)
     }
 
     pub(super) fn resend_votes(&mut self, now: Time, effects: &mut Effects) {
@@ -451,7 +366,7 @@ impl Raft {
 
     /// Whether this replica votes for a candidate, or would; `None` if it does not answer, or has told that its term is
     /// higher.
-    fn decide_vote(
+    pub(super) fn decide_vote(
         &mut self,
         now: Time,
         from: ReplicaId,
@@ -464,11 +379,8 @@ impl Raft {
             // The leader is well. The missing answer makes the asker wait.
             return None;
         }
-        let up_to_date = if self.options.has(super::Bug::VoteByLength) {
-            last >= self.log.last()
-        } else {
-            (last_ballot, last) >= (self.log.last_ballot(), self.log.last())
-        };
+        let own = Position { slot: self.log.last(), ballot: self.log.last_ballot() };
+        let up_to_date = self.rules().is_up_to_date(Position { slot: last, ballot: last_ballot }, own);
         if rehearsal {
             // This replica could tell no other of a vote that does not become durable.
             let answers = self.disk.answers(now, self.options.election_timeout);
@@ -483,9 +395,8 @@ impl Raft {
             let vote = Some(from).filter(|_| granted);
             self.enter_term(now, term, vote, effects);
         } else {
-            let free = self.voted_for.is_none() || self.options.has(super::Bug::VoteTwice);
             let leads = matches!(self.state, State::Leader(_));
-            granted &= free && !leads || self.voted_for == Some(from);
+            granted &= self.rules().may_vote(self.voted_for, from, leads);
             if granted && self.voted_for != Some(from) {
                 self.set_term(term, Some(from), effects);
             }
@@ -508,11 +419,12 @@ impl Raft {
         if !granted && term > self.term {
             return self.enter_term(now, term, None, effects);
         }
+        let rules = self.rules();
         let State::Candidate(candidate) = &mut self.state else { return };
         if term != candidate.term || rehearsal != candidate.rehearsal || !granted {
             return;
         }
-        if !candidate.granted.contains(&from) || self.options.has(super::Bug::CountVoteMessages) {
+        if rules.counts_vote(&candidate.granted, from) {
             candidate.granted.push(from);
             self.count_votes(now, effects);
         }
@@ -525,15 +437,7 @@ impl Raft {
             // The vote for itself counts like any other, once it is durable.
             return;
         }
-        let granted = |id| candidate.granted.contains(&id);
-        let won = if self.options.has(super::Bug::UnionMajority) {
-            self.voters().union().is_quorum(granted)
-        } else if self.options.has(super::Bug::CountVoteMessages) {
-            candidate.granted.len() > self.voters().all().len() / 2
-        } else {
-            self.voters().is_quorum(granted)
-        };
-        if !won {
+        if !self.rules().elects(self.voters(), &candidate.granted) {
             return;
         }
         if candidate.rehearsal {

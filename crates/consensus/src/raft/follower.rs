@@ -2,7 +2,7 @@
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{Conflict, DecidedPrefix, Entries, Entry, Message, Raft, State, log::Position};
+use super::{Conflict, DecidedPrefix, Entries, Message, Raft, State, log::Position, rules::first_lacking};
 use crate::{Effects, LeaderView, Protocol, batches::last_of};
 
 /// What a follower did with entries of its leader.
@@ -104,32 +104,24 @@ impl Raft {
             return Taken::Conflicts(hint);
         }
         let through = last_of(prev.next(), &entries);
-        let mut slots = (prev.0 + 1..).map(Slot).zip(entries.iter());
-        let lacks = |(slot, entry): (Slot, &Entry)| slot > self.decided && !self.holds(slot, entry);
-        if let Some(held) = slots.position(lacks) {
-            if self.is_congested() {
-                // Not answering is always safe. The leader sends it again, or it comes by catch-up.
-                return Taken::Nothing;
-            }
-            // Only what is in conflict is removed: the message may be an old one, and what stands after it
-            // may have been acknowledged (E27).
-            self.truncate(Slot(prev.0 + 1 + held as u64), effects);
+        let ballots = entries.iter().map(|entry| entry.ballot);
+        let lacking = first_lacking(prev.next(), ballots, self.decided, |slot| self.log.ballot_at(slot));
+        if lacking.is_some() && self.is_congested() {
+            // Not answering is always safe. The leader sends it again, or it comes by catch-up.
+            return Taken::Nothing;
+        }
+        if let Some(from) = self.rules().removed_from(lacking, through, self.decided) {
+            self.truncate(from, effects);
+        }
+        if let Some(from) = lacking {
+            let held = usize::try_from(from.0 - prev.next().0).expect("it is the slot of one of them");
             let rest = if held == 0 { entries } else { entries[held..].into() };
             let prefix = DecidedPrefix { through: self.decided, decided_in: self.decided_in };
             self.append(rest, prefix, effects);
         }
-        if self.options.has(super::Bug::TruncateAlways) && through >= self.decided {
-            self.truncate(through.next(), effects);
-        }
         self.verified = self.verified.max(through);
-        let early = self.options.has(super::Bug::AckBeforeDurable);
-        let after = if early { Lsn::ZERO } else { self.log.lsn_of(through).max(self.term_lsn) };
+        let after = self.rules().acknowledgement_rests_on(self.log.lsn_of(through), self.term_lsn);
         Taken::Holds { through, after }
-    }
-
-    /// Whether the log has this entry. A slot and a term name one entry.
-    fn holds(&self, slot: Slot, entry: &Entry) -> bool {
-        self.log.ballot_at(slot) == Some(entry.ballot)
     }
 
     /// Where the two logs may still agree, unless the log has the leader's entry at this position. The whole term

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Conflict, Entries, Entry, HeartbeatAck, Known, Message, Raft, Replication, State,
-    gossip::Rounds,
+    Conflict, Entries, Entry, HeartbeatAck, Message, Raft, Replication, State,
+    driftwood::{ByGossip, Rounds},
     log::fitting,
     progress::{Mode, Progress},
 };
@@ -27,7 +27,7 @@ pub(super) struct Leader {
     /// before it.
     pub(super) duties: Leadership,
     /// What is known of the other voters, and of the replicas that only follow.
-    peers: BTreeMap<ReplicaId, Progress>,
+    pub(super) peers: BTreeMap<ReplicaId, Progress>,
     /// The number of the last tracking that was begun.
     session: u64,
     /// Whether it decides nothing although it should: then another replica that could lead may try.
@@ -90,59 +90,10 @@ impl Leader {
         known.max().map(|(_, id)| id)
     }
 
-    /// The progress of a voter that answers a round, if the round was begun since the voter is tracked.
-    pub(super) fn answers_round(&mut self, id: ReplicaId, number: u64, now: Time) -> Option<&mut Progress> {
-        let last = self.rounds.as_ref()?.number;
-        let progress = self.peers.get_mut(&id).filter(|progress| !progress.learner)?;
-        if number <= progress.since_round || number > last {
-            return None;
-        }
-        progress.lives(now);
-        Some(progress)
-    }
-
-    /// Takes note of what a status says of a voter.
-    pub(super) fn knows(
-        &mut self,
-        known: Known,
-        last: Slot,
-        decided: Slot,
-        now: Time,
-        resend_after: Duration,
-    ) {
-        let Some(progress) = self.peers.get_mut(&known.id) else { return };
-        if known.beat > progress.beat && self.duties.answered(known.id, known.beat) {
-            progress.beat = known.beat;
-            progress.lives(now);
-        }
-        if known.held > progress.matched && known.held <= last && !progress.learner {
-            progress.matches(known.held, now, resend_after);
-            progress.repaired(decided);
-        }
-    }
-
-    /// Sends directly what voters are not known to have: rounds have not brought it to enough of them for long.
-    pub(super) fn serve_directly(&mut self, last: Slot) {
-        let behind = self.peers.values_mut().filter(|progress| !progress.learner && progress.matched < last);
-        for progress in behind {
-            if progress.begin_repair(last) {
-                let known = progress.matched > Slot::ZERO;
-                progress.probe(if known { progress.matched.next() } else { last.next() });
-            }
-        }
-    }
-
-    /// Takes note that a round tells the voters that slots through this one are committed.
-    pub(super) fn told_voters(&mut self, commit: Slot) {
-        let voters = self.peers.values_mut().filter(|progress| !progress.learner);
-        voters.for_each(|progress| progress.told = commit);
-    }
-
     fn begin_tracking(&mut self, id: ReplicaId, last: Slot, learner: bool, now: Time) {
         self.session += 1;
-        let since_round = self.rounds.as_ref().map_or(0, |rounds| rounds.number);
         let mut progress = Progress::new(self.session, last, learner, now);
-        progress.since_round = since_round;
+        progress.by_gossip = ByGossip::since(self.rounds.as_ref());
         self.peers.insert(id, progress);
     }
 
@@ -184,16 +135,14 @@ impl Leads for Raft {
     /// waits for all that is proposed.
     fn read_slot(&mut self) -> Option<Slot> {
         let (decided, last) = (self.decided, self.log.last());
-        let any = self.options.raft.replication == Replication::GossipStatus
-            && !self.options.has(super::Bug::ReadAtCommit);
+        let any = self.rules().reads_wait_for_all(self.any_may_commit());
         self.duties().map(|(duties, _)| if any { last } else { duties.read_slot(decided) })
     }
 
     /// Where a read waits for all that is proposed, a leader that decides nothing serves none.
     fn serves_reads(&mut self) -> bool {
         let decided = self.decided;
-        let waits_for_all = self.options.raft.replication == Replication::GossipStatus;
-        !waits_for_all && self.duties().is_some_and(|(duties, _)| duties.knows_all_before(decided))
+        !self.any_may_commit() && self.duties().is_some_and(|(duties, _)| duties.knows_all_before(decided))
     }
 
     fn give_up(&mut self, now: Time, effects: &mut Effects) {
@@ -231,7 +180,7 @@ impl Raft {
     /// Begins to lead.
     pub(super) fn lead(&mut self, now: Time, effects: &mut Effects) {
         let ballot = Ballot { round: self.term, replica: self.members.me() };
-        let last = self.log.last();
+        let (last, rounds) = (self.log.last(), self.begin_rounds(now, ballot));
         let granted = match &mut self.state {
             State::Candidate(candidate) => std::mem::take(&mut candidate.granted),
             _ => Vec::new(),
@@ -244,9 +193,8 @@ impl Raft {
             session: 0,
             stalls: false,
             transfer: None,
-            rounds: self.gossips().then(|| Rounds::new(now, &self.options)),
+            rounds,
         }));
-        self.begin_rounds(ballot);
         self.track_voters(now);
         if let State::Leader(leader) = &mut self.state {
             // A vote is an answer, too.
@@ -273,9 +221,9 @@ impl Raft {
         }
         for id in voters.into_iter().filter(|&id| id != me) {
             match leader.peers.get_mut(&id) {
-                // What was sent directly goes on so until it has arrived.
                 Some(progress) if progress.learner => {
-                    (progress.learner, progress.repairs) = (false, gossips.then_some(last))
+                    progress.learner = false;
+                    progress.by_gossip.begins_to_vote(gossips.then_some(last));
                 }
                 Some(_) => {}
                 None => leader.begin_tracking(id, last, false, now),
@@ -398,23 +346,17 @@ impl Raft {
         if !current || prev <= progress.matched {
             return;
         }
-        match agree {
-            Some(slot) => progress.probe(slot.min(prev.prev()).next()),
-            // The conflict is further back than this log is known, which `replicate` finds out.
-            None => progress.probe(Slot(1)),
-        }
+        progress.probe_before(prev, agree);
     }
 
-    /// Commits what a quorum has. Only entries of the leader's own term are counted: a quorum may hold an entry
-    /// of an older term, and yet a leader that has a later one may replace it (E28; Ongaro 2014, figure 3.7).
+    /// Commits what a quorum has, if the rules allow it.
     pub(super) fn commit(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
-        if self.options.raft.replication == Replication::GossipStatus {
+        if self.any_may_commit() {
             return self.settle(now, effects);
         }
         let reached = self.quorum_holds(leader);
-        let own_term = self.log.ballot_at(reached) == Some(leader.ballot);
-        if reached > self.decided && (own_term || self.options.has(super::Bug::CountOldTerms)) {
+        if self.rules().may_commit(reached, self.log.ballot_at(reached), self.decided, leader.ballot) {
             let decided_in = leader.ballot;
             self.deliver_through(reached, decided_in, effects);
             self.advance_change(now, effects);
@@ -425,16 +367,11 @@ impl Raft {
     fn quorum_holds(&self, leader: &Leader) -> Slot {
         let (me, stable) = (self.members.me(), self.stable);
         let has = |id| match leader.peers.get(&id) {
-            Some(progress) => progress.matched.0,
-            None if id == me => stable.0,
-            None => 0,
+            Some(progress) => progress.matched,
+            None if id == me => stable,
+            None => Slot::ZERO,
         };
-        let voters = &self.log.configuration().voters;
-        Slot(if self.options.has(super::Bug::UnionMajority) {
-            voters.union().quorum_value(has)
-        } else {
-            voters.quorum_value(has)
-        })
+        self.rules().reached_by_quorum(self.voters(), has)
     }
 
     /// How far this leader has come: what is decided, and before it can decide anything what a quorum has of earlier
@@ -443,15 +380,6 @@ impl Raft {
         match &self.state {
             State::Leader(leader) => self.decided.max(self.quorum_holds(leader)),
             _ => self.decided,
-        }
-    }
-
-    /// Begins a round as soon as one may begin.
-    fn want_round(&mut self) {
-        if let State::Leader(leader) = &mut self.state
-            && let Some(rounds) = &mut leader.rounds
-        {
-            rounds.want();
         }
     }
 

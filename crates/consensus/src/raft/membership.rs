@@ -60,11 +60,9 @@ impl Raft {
     fn may_change_to(&self, voters: &VoterSets) -> Result<(), ChangeRefused> {
         let State::Leader(leader) = &self.state else { return Err(ChangeRefused::NotLeading) };
         let current = self.log.configuration();
-        if !leader.duties.knows_all_before(self.decided) && !self.options.has(super::Bug::ChangeAtOnce) {
-            return Err(ChangeRefused::TooEarly);
-        }
-        let pending = current.slot > self.decided && !self.options.has(super::Bug::ChangeAtOnce);
-        if pending || leader.is_transferring() {
+        let has_own = leader.duties.knows_all_before(self.decided);
+        self.rules().may_change(has_own, current.slot, self.decided)?;
+        if leader.is_transferring() {
             return Err(ChangeRefused::Pending);
         }
         // A voter that has to fetch half the log first would only stop the others.

@@ -14,10 +14,7 @@ use std::sync::Arc;
 
 use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writer};
 
-use super::{
-    commit_status::{Known, Merge, Status},
-    log::Position,
-};
+use super::driftwood::{Known, Round, RoundConflict, VoteRound};
 use crate::{
     Body, Class, Logged, MEMBERS_MAX, VoterSets,
     batches::{last_of, with_others},
@@ -167,53 +164,6 @@ pub enum Message {
     },
 }
 
-/// A candidate's question for votes, with the votes that are known so far: each replica passes it on when it knows of
-/// more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VoteRound {
-    /// The replica that wants to lead.
-    pub candidate: ReplicaId,
-    /// The term in which it wants to.
-    pub term: u64,
-    /// Grows each time that the candidate asks in a term.
-    pub attempt: u64,
-    /// Whether it only asks who would vote for it, which changes nothing.
-    pub rehearsal: bool,
-    /// Whether the leader asked it to take over.
-    pub transfer: bool,
-    /// The last entry of its log.
-    pub last: Slot,
-    /// The term of that entry.
-    pub last_ballot: Ballot,
-    /// The replicas that are known to vote for it, in ascending order.
-    pub granted: Vec<ReplicaId>,
-}
-
-/// A round of gossip: the leader sends it to a few replicas, and each that sees it for the first time to a few others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Round {
-    /// The term with its leader, which began the round. Replicas answer the leader, and not the replica that sent
-    /// them the round.
-    pub ballot: Ballot,
-    /// The number of the round, which grows with every round of the term. What is no round has 0: a status that is told
-    /// in between, or entries for a replica that asked for them.
-    pub number: u64,
-    /// The leader's last heartbeat.
-    pub beat: u64,
-    /// The slot before the first of `entries`.
-    pub prev: Slot,
-    /// The term of the leader's entry there.
-    pub prev_ballot: Ballot,
-    /// The entries for the slots after it; empty if the round only says that the leader lives, and what is committed,
-    /// or if it was passed on without them and names the last one by `prev`.
-    pub entries: Entries,
-    /// The leader has committed slots through this one.
-    pub commit: Slot,
-    /// What the sender, which may have passed the round on, knows of how far all logs go; `None` if replicas answer
-    /// the leader instead.
-    pub status: Option<Status>,
-}
-
 /// The contents of [`Message::Conflict`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
@@ -221,21 +171,6 @@ pub struct Conflict {
     pub ballot: Ballot,
     /// The same as in `Append`.
     pub session: u64,
-    /// The `prev` that does not fit.
-    pub prev: Slot,
-    /// Where the logs may still agree: the sender's last entry before the conflicting term.
-    pub hint: Slot,
-    /// The term of that entry.
-    pub hint_ballot: Ballot,
-}
-
-/// The contents of [`Message::RoundConflict`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RoundConflict {
-    /// The leader's term.
-    pub ballot: Ballot,
-    /// The number of the round.
-    pub number: u64,
     /// The `prev` that does not fit.
     pub prev: Slot,
     /// Where the logs may still agree: the sender's last entry before the conflicting term.
@@ -302,7 +237,7 @@ impl Field for Option<VoterSets> {
 }
 
 /// Checks that the slots of entries after `prev` exist.
-fn check_slots(prev: Slot, entries: &[Entry]) -> Result<(), DecodeError> {
+pub(super) fn check_slots(prev: Slot, entries: &[Entry]) -> Result<(), DecodeError> {
     if prev.0.checked_add(entries.len() as u64).is_none_or(|last| last == u64::MAX) {
         return Err(DecodeError::Undefined { field: "slot before the entries", value: prev.0 });
     }
@@ -313,33 +248,14 @@ impl Message {
     fn has_slots(&self) -> Result<(), DecodeError> {
         match self {
             Message::Append { prev, entries, .. } => check_slots(*prev, entries),
-            Message::Round(round) => {
-                let status = round.status.iter().flat_map(|status| {
-                    let held = status.members.iter().map(|known| known.held);
-                    [status.commit, status.next].into_iter().chain(held)
-                });
-                // Each of these slots has a next one, which is no end of all slots either.
-                let slots = [round.commit].into_iter().chain(status);
-                if let Some(slot) = slots.max().filter(|slot| slot.0 >= u64::MAX - 1) {
-                    return Err(DecodeError::Undefined { field: "slot of a round", value: slot.0 });
-                }
-                check_slots(round.prev, &round.entries)
-            }
-            Message::VoteRound(round) if round.granted.len() > 2 * MEMBERS_MAX => {
-                Err(DecodeError::Undefined { field: "votes", value: round.granted.len() as u64 })
-            }
+            Message::Round(round) => round.has_slots(),
+            Message::VoteRound(round) => round.has_few_votes(),
             _ => Ok(()),
         }
     }
 }
 
 fields! { Conflict { ballot, session, prev, hint, hint_ballot } }
-
-fields! { RoundConflict { ballot, number, prev, hint, hint_ballot } }
-
-fields! { Round { ballot, number, beat, prev, prev_ballot, commit, status, entries } }
-
-fields! { VoteRound { candidate, term, attempt, rehearsal, transfer, last, last_ballot, granted } }
 
 impl<T: Field> Field for Box<T> {
     fn write(&self, writer: &mut Writer) {
@@ -349,117 +265,6 @@ impl<T: Field> Field for Box<T> {
     fn read(reader: &mut Reader, name: &'static str) -> Result<Box<T>, DecodeError> {
         T::read(reader, name).map(Box::new)
     }
-}
-
-impl Round {
-    /// The last slot of the leader's log that it tells of, and the term of the entry there.
-    pub(super) fn end(&self) -> Position {
-        let ballot = self.entries.last().map_or(self.prev_ballot, |entry| entry.ballot);
-        Position { slot: Slot(self.prev.0 + self.entries.len() as u64), ballot }
-    }
-
-    /// The slot before its entries, and the term of the entry there.
-    pub(super) fn before(&self) -> Position {
-        Position { slot: self.prev, ballot: self.prev_ballot }
-    }
-
-    /// Whether it tells of entries that may not be committed. A leader's empty round begins after what is.
-    pub(super) fn says_something(&self) -> bool {
-        !self.entries.is_empty() || self.prev > self.commit
-    }
-
-    /// What a replica tells of its status between two rounds.
-    pub(super) fn echo(ballot: Ballot, status: Status) -> Round {
-        Round {
-            ballot,
-            number: 0,
-            beat: 0,
-            prev: Slot::ZERO,
-            prev_ballot: Ballot::ZERO,
-            entries: [].into(),
-            commit: Slot::ZERO,
-            status: Some(status),
-        }
-    }
-}
-
-/// Nothing is said of slots that are committed anyway, so slots are written as distances from there, replicas as
-/// distances from the one before, and heartbeats as distances back from the last: most numbers take one byte.
-impl Field for Option<Status> {
-    fn write(&self, writer: &mut Writer) {
-        let Some(status) = self else { return writer.u8(0) };
-        let merge =
-            Merge::ALL.iter().position(|(_, merge)| *merge == status.merge).expect("it is one of them");
-        writer.u8(u8::try_from(merge + 1).expect("a few"));
-        writer.slot(status.commit);
-        small(writer, status.next.0.saturating_sub(status.commit.0));
-        let beat = status.members.iter().map(|known| known.beat).max().unwrap_or(0);
-        writer.u64(beat);
-        small(writer, status.members.len() as u64);
-        let mut before = 0;
-        for known in &status.members {
-            small(writer, known.id.0.wrapping_sub(before));
-            small(writer, known.held.0.saturating_sub(status.commit.0));
-            small(writer, beat - known.beat);
-            before = known.id.0;
-        }
-    }
-
-    fn read(reader: &mut Reader, name: &'static str) -> Result<Option<Status>, DecodeError> {
-        let merge = reader.u8(name)?;
-        let Some(merge) = merge.checked_sub(1) else { return Ok(None) };
-        let undefined = |value: u64| DecodeError::Undefined { field: "commit status", value };
-        let (_, merge) = *Merge::ALL.get(usize::from(merge)).ok_or(undefined(merge.into()))?;
-        let commit = reader.slot("committed slots")?;
-        let after = |distance: u64| match distance {
-            0 => Ok(Slot::ZERO),
-            _ => commit.0.checked_add(distance).map(Slot).ok_or(undefined(distance)),
-        };
-        let next = after(read_small(reader)?)?;
-        if (merge == Merge::Vector) != (next == Slot::ZERO) {
-            return Err(undefined(next.0));
-        }
-        let beat = reader.u64("heartbeat")?;
-        let count = read_small(reader)?;
-        if count > 2 * MEMBERS_MAX as u64 {
-            return Err(undefined(count));
-        }
-        let (mut members, mut before) = (Vec::new(), 0u64);
-        for _ in 0..count {
-            let distance = read_small(reader)?;
-            before = before.checked_add(distance).filter(|_| distance > 0).ok_or(undefined(distance))?;
-            let held = after(read_small(reader)?)?;
-            let back = read_small(reader)?;
-            let beat = beat.checked_sub(back).ok_or(undefined(back))?;
-            members.push(Known { id: ReplicaId(before), held, beat });
-        }
-        Ok(Some(Status { merge, commit, next, members }))
-    }
-}
-
-/// Writes a number that is mostly small: seven bits a byte, the lowest first.
-fn small(writer: &mut Writer, mut value: u64) {
-    while value >= 1 << 7 {
-        writer.u8(value as u8 | 1 << 7);
-        value >>= 7;
-    }
-    writer.u8(value as u8);
-}
-
-fn read_small(reader: &mut Reader) -> Result<u64, DecodeError> {
-    let mut value = 0;
-    for shift in (0..u64::BITS).step_by(7) {
-        let byte = reader.u8("number")?;
-        let bits = u64::from(byte & 0x7f);
-        if bits.checked_shl(shift).is_none_or(|shifted| shifted >> shift != bits) {
-            break;
-        }
-        value |= bits << shift;
-        if byte < 1 << 7 {
-            return Ok(value);
-        }
-    }
-    Err(DecodeError::Undefined { field: "number", value })
 }
 
 fields! { HeartbeatAck { ballot, round, decided, priority } }

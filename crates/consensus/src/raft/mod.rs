@@ -10,45 +10,40 @@
 //! | `leader.rs` | replication, commitment, heartbeats, reads |
 //! | `progress.rs` | what the leader knows of one follower |
 //! | `follower.rs` | appending what the leader sends |
-//! | `gossip.rs` | entries that voters pass on to each other (Driftwood 2023; `docs/driftwood.md`) |
-//! | `pace.rs` | how soon one round follows another |
-//! | `pulls.rs` | entries that a replica asks another one for |
-//! | `commit_status.rs` | commitment by what voters know of each other |
 //! | `membership.rs` | which replicas vote, and changing that |
 //! | `recovery.rs` | starting; what came by catch-up and snapshots |
 //! | `log.rs` | the log in memory |
+//! | `rules.rs` | who may vote, what elects, what is committed, replaced: the rules that safety rests on |
+//! | `driftwood/` | what rounds of gossip add (Driftwood 2023), and where they meet Raft |
 
 mod claims;
-mod commit_status;
 mod describe;
+mod driftwood;
 mod election;
 mod follower;
-mod gossip;
 mod leader;
 mod log;
 mod membership;
 mod messages;
-mod pace;
 mod planted;
 mod profile;
 mod progress;
-mod pulls;
 mod recovery;
+mod rules;
 #[cfg(test)]
 mod tests;
 
-pub use commit_status::{Known, Merge, Status as CommitStatus};
-pub use messages::{
-    Configuration, Conflict, Entries, Entry, HeartbeatAck, Message, Record, Round, RoundConflict, VoteRound,
-};
+pub use driftwood::{Known, Merge, Round, RoundConflict, Status as CommitStatus, VoteRound};
+pub use messages::{Configuration, Conflict, Entries, Entry, HeartbeatAck, Message, Record};
 pub use planted::Bug;
 pub(crate) use profile::PROFILE;
 pub use profile::{Replication, Tuning};
 
+use driftwood::Gossip;
 use election::{Candidate, ElectionTimer};
-use gossip::Gossip;
 use leader::Leader;
-use log::{Log, Position};
+use log::Log;
+use planted::Rules;
 use std::sync::Arc;
 use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
@@ -161,9 +156,7 @@ impl Protocol for Raft {
         self.disk.appended(before, effects.last_lsn(), now);
         self.replicate(now, effects);
         self.announce(now, effects);
-        self.go_round(now, effects);
-        self.echo(effects);
-        self.serve_waiting(effects);
+        self.gossip(now, effects);
         self.ask_for_timer(effects);
     }
 
@@ -267,15 +260,11 @@ impl Raft {
             Message::TimeoutNow { ballot } => self.on_timeout_now(now, from, ballot, effects),
             Message::Priority { priority } => self.on_priority(now, from, priority),
             Message::Follow => self.on_follow(now, from, effects),
-            Message::Round(round) => self.on_round(now, from, round, effects),
-            Message::Pull { ballot, hint, hint_ballot } => {
-                self.on_pull(from, ballot, Position { slot: hint, ballot: hint_ballot }, effects);
-            }
-            Message::VoteRound(round) => self.on_vote_round(now, *round, effects),
-            Message::RoundReply { ballot, number, through } => {
-                self.on_round_reply(now, from, ballot, number, through, effects);
-            }
-            Message::RoundConflict(conflict) => self.on_round_conflict(now, from, conflict),
+            Message::Round(_)
+            | Message::RoundReply { .. }
+            | Message::RoundConflict(_)
+            | Message::Pull { .. }
+            | Message::VoteRound(_) => self.receive_gossip(now, from, message, effects),
         }
     }
 
@@ -304,12 +293,17 @@ impl Raft {
         }
     }
 
+    /// The rules that this replica follows.
+    fn rules(&self) -> Rules {
+        Rules::of(&self.options)
+    }
+
     /// Goes on in a higher term, or votes in the present one; nothing may leave that speaks of it before it is durable.
     fn set_term(&mut self, term: u64, voted_for: Option<ReplicaId>, effects: &mut Effects) {
         debug_assert!(
             term > self.term
                 || term == self.term && self.voted_for.is_none_or(|id| Some(id) == voted_for)
-                || self.options.has(Bug::VoteTwice),
+                || self.options.planted.is_some(),
             "one vote a term"
         );
         (self.term, self.voted_for) = (term, voted_for);

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::Raft;
-use super::commit_status::Merge;
+use super::driftwood::{INTERVAL_MIN, Merge};
 use super::planted::Bug as Own;
 use crate::{
     Bug, ElectionKind,
     options::choice,
-    overrides::{Key, ON_OFF, chosen, on_off},
+    overrides::{Key, ON_OFF, Serves, chosen, on_off},
     registry::{Profile, Survives},
 };
 
@@ -94,7 +94,7 @@ impl Default for Tuning {
 }
 
 /// The shortest and the longest time from one round to the next.
-const INTERVALS: std::ops::RangeInclusive<Duration> = super::pace::INTERVAL_MIN..=Duration::from_secs(1);
+const INTERVALS: std::ops::RangeInclusive<Duration> = INTERVAL_MIN..=Duration::from_secs(1);
 
 /// `auto`, or a time such as `300us` or `2ms`.
 fn interval(text: &str) -> Option<Option<Duration>> {
@@ -125,19 +125,41 @@ fn lazy_push(text: &str) -> Option<Option<u32>> {
 }
 
 const KEYS: &[Key] = &[
-    chosen!("replication", "direct, unbatched, gossip-replies, gossip-status", raft.replication),
-    chosen!("status-merge", "vec, lownew, print", raft.status_merge),
+    chosen!(
+        "replication",
+        "direct, unbatched, gossip-replies, gossip-status",
+        raft.replication,
+        Serves::Only {
+            values: &["direct", "gossip-replies", "gossip-status"],
+            why: "it is the document's baseline, with a message for each entry and follower",
+        }
+    ),
+    chosen!(
+        "status-merge",
+        "vec, lownew, print",
+        raft.status_merge,
+        Serves::Only {
+            values: &["vec"],
+            why: "lownew and print are the document's merges with bitmaps, and print stalls where one replica is the only \
+                  link between others",
+        }
+    ),
     Key {
         name: "round-interval",
         accepted: "auto, or 50us to 1000ms",
         set: |options, value| interval(value).map(|time| options.raft.round_interval = time).is_some(),
         shared: None,
+        serves: Serves::All,
     },
     Key {
         name: "round-fan-out",
         accepted: "auto, or 1 to 126 replicas",
         set: |options, value| fan_out(value).map(|count| options.raft.round_fan_out = count).is_some(),
         shared: None,
+        serves: Serves::Only {
+            values: &["auto"],
+            why: "the number of voters says to how many replicas a round has to go",
+        },
     },
     Key {
         name: "status-echoes",
@@ -147,30 +169,41 @@ const KEYS: &[Key] = &[
             count.map(|count| options.raft.status_echoes = count).is_some()
         },
         shared: None,
+        serves: Serves::Only {
+            values: &["1"],
+            why: "one echo a round was measured to be the best (docs/decisions/0024-one-echo.md)",
+        },
     },
     Key {
         name: "check-quorum",
         accepted: ON_OFF,
         set: |options, value| on_off(&mut options.raft.check_quorum, value),
         shared: None,
+        serves: Serves::Only {
+            values: &["on"],
+            why: "without it a leader that others hear, and that hears nobody, leads on and decides nothing",
+        },
     },
     Key {
         name: "vote-gossip",
         accepted: ON_OFF,
         set: |options, value| on_off(&mut options.raft.vote_gossip, value),
         shared: None,
+        serves: Serves::All,
     },
     Key {
         name: "peer-repair",
         accepted: ON_OFF,
         set: |options, value| on_off(&mut options.raft.peer_repair, value),
         shared: None,
+        serves: Serves::All,
     },
     Key {
         name: "lazy-push",
         accepted: "off, or 0 to 1048576 bytes",
         set: |options, value| lazy_push(value).map(|bytes| options.raft.lazy_push = bytes).is_some(),
         shared: None,
+        serves: Serves::All,
     },
 ];
 

@@ -4,6 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use synod_wire::{Slot, Time};
 
+use super::driftwood::ByGossip;
 use crate::resend::Resend;
 
 /// How entries are sent to a follower.
@@ -44,12 +45,7 @@ pub(super) struct Progress {
     pub(super) priority: u8,
     /// Whether the replica only follows.
     pub(super) learner: bool,
-    /// A voter that otherwise gets entries by gossip is sent directly what it lacks through this slot.
-    pub(super) repairs: Option<Slot>,
-    /// Rounds of gossip through this one were begun before the replica was tracked: answers to them do not count.
-    pub(super) since_round: u64,
-    /// The last heartbeat after which the replica still followed, as far as commit statuses say.
-    pub(super) beat: u64,
+    pub(super) by_gossip: ByGossip,
 }
 
 impl Progress {
@@ -69,9 +65,7 @@ impl Progress {
             told: Slot::ZERO,
             priority: 0,
             learner,
-            repairs: None,
-            since_round: 0,
-            beat: 0,
+            by_gossip: ByGossip::default(),
         }
     }
 
@@ -130,30 +124,20 @@ impl Progress {
         self.forget_inflight();
     }
 
-    /// Whether entries are sent to it directly where voters get them by gossip.
-    pub(super) fn is_direct(&self) -> bool {
-        self.learner || self.repairs.is_some()
-    }
-
-    /// Sends directly what the follower lacks through a slot; returns whether that begins now.
-    pub(super) fn begin_repair(&mut self, through: Slot) -> bool {
-        let begins = self.repairs.is_none();
-        self.repairs = self.repairs.max(Some(through));
-        begins
-    }
-
-    /// Ends that once the follower has it and all that rounds of gossip leave out, so that the next one fits its log.
-    pub(super) fn repaired(&mut self, gained: Slot) {
-        if self.repairs.is_some_and(|through| self.matched >= through.max(gained)) {
-            self.repairs = None;
-            self.forget_inflight();
-            self.resend = None;
-        }
+    /// Compares the logs again after a conflict at `prev`: after `agree`, the last slot where they may be equal, or from
+    /// the beginning if the leader does not know its log so far back, which it finds out when it sends.
+    pub(super) fn probe_before(&mut self, prev: Slot, agree: Option<Slot>) {
+        self.probe(agree.map_or(Slot(1), |slot| slot.min(prev.prev()).next()));
     }
 
     /// Takes note that the follower needs what the leader no longer holds.
     pub(super) fn must_catch_up(&mut self) {
         self.mode = Mode::CatchUp;
+        self.forget_unanswered();
+    }
+
+    /// Waits for no answer any more.
+    pub(super) fn forget_unanswered(&mut self) {
         self.forget_inflight();
         self.resend = None;
     }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Configuration, DecidedPrefix, ElectionTimer, Entry, Gossip, Message, Raft, Record, State, log::Log,
+    Configuration, DecidedPrefix, ElectionTimer, Entry, Gossip, Message, Raft, Record, Rules, State, log::Log,
 };
 use crate::{
     Effects, LeaderView, Members, Options, Proofs, Protocol, Prove, Restart, batches::last_of,
@@ -218,7 +218,7 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
         match record {
             Record::Term { term, voted_for } => {
                 replayed.term = term;
-                replayed.voted_for = voted_for.filter(|_| !options.has(super::Bug::ForgetVote));
+                replayed.voted_for = Rules::of(options).recalls_vote(voted_for);
             }
             Record::Entries { first, entries, decided, decided_in } => {
                 replayed.entries.split_off(&first);

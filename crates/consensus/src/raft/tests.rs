@@ -1,7 +1,8 @@
 //! One replica at a time, stepped by hand: what it says, and what must be durable first. `scenarios/` and the
 //! simulator check how replicas behave together.
 
-mod gossip;
+#[path = "driftwood/tests.rs"]
+mod driftwood;
 mod voters;
 
 use std::time::Duration;

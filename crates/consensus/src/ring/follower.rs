@@ -3,16 +3,16 @@
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Accept, AcceptedValue, Bug, Content, DecisionRun, Message, Promise, Record, Ring, RingDecision, State,
-    Value, View, VoteRun, Votes, late::Late, values::sent_on,
+    Accept, AcceptedValue, Content, DecisionRun, Message, Promise, Record, Ring, RingDecision, State, Value,
+    View, VoteRun, Votes, late::Late, rules::Passing, values::sent_on,
 };
 use crate::{
-    Batches, Effect, Effects, Protocol, ReplicaSet, Role, Threshold,
+    Batches, Effect, Effects, Protocol, ReplicaSet, Role,
     acceptor::Accepted,
     batches::last_of,
     leadership::Leads,
     paxos::{FamilyMessage, Paxos},
-    planted::is_nearly_quorum,
+    rules,
 };
 
 impl Ring {
@@ -75,7 +75,7 @@ impl Ring {
             return matches!(&self.state, State::Leader(leader) if leader.ballot == ballot);
         }
         let (promised, promised_lsn) = (self.common.promised, self.common.promised_lsn);
-        if ballot < promised {
+        if !self.common.rules().may_obey(promised, ballot) {
             if !self.is_learner() {
                 let reject = Message::from(FamilyMessage::Reject { promised });
                 effects.send(ballot.replica, reject, promised_lsn);
@@ -122,12 +122,11 @@ impl Ring {
             return;
         }
         let obeyed = self.follow_ring(now, from, &view, effects);
-        let drops = !obeyed && self.has(Bug::DropRefused);
-        if view.next(self.me()) != Some(ballot.replica) && !drops {
-            // Also one that is not obeyed: the others may be a quorum.
+        if view.next(self.me()) != Some(ballot.replica) {
             let values = values.iter().map(|value| sent_on(value, safe)).collect();
             let accept = Message::Accept(Accept { view, first, decided, safe, values });
-            self.send_round(accept, Lsn::ZERO, effects);
+            let onward = if obeyed { Some(accept) } else { self.rules().refused(accept) };
+            onward.into_iter().for_each(|accept| self.send_round(accept, Lsn::ZERO, effects));
         }
         if !obeyed {
             return;
@@ -159,24 +158,16 @@ impl Ring {
     /// always safe: the coordinator proposes again, with the bytes.
     fn acceptable(&self, ballot: Ballot, slot: Slot, content: &Content) -> Option<Batch> {
         let accepted = self.acceptor.accepted(slot);
-        // Of two values in one ballot this replica stays with the one that it has.
-        let has_voted =
-            accepted.is_some_and(|accepted| accepted.ballot == ballot) && !self.has(Bug::AcceptAnother);
+        let (family, rules) = (self.common.rules(), self.rules());
         let ahead_max = if self.is_congested() { 0 } else { self.common.options.accept_ahead_max() };
-        if has_voted || self.acceptor.is_decided(slot) || slot.0 > self.decided().0 + ahead_max {
+        if !rules.may_accept(accepted.map(|accepted| accepted.ballot), ballot)
+            || self.acceptor.is_decided(slot)
+            || !family.has_room(slot, self.decided(), ahead_max)
+        {
             return None;
         }
-        if let Some(accepted) = accepted.filter(|_| self.has(Bug::KeepAcceptedValue)) {
-            return Some(accepted.batch.clone());
-        }
-        match content {
-            Content::Whole(batch) => Some(batch.clone()),
-            Content::Name(name) => {
-                let before = accepted.map(|accepted| &accepted.batch).filter(|batch| name.stands_for(batch));
-                let held = before.or_else(|| self.values.find(name)).cloned();
-                held.or_else(|| self.has(Bug::VoteWithoutBytes).then(|| name.clone()))
-            }
-        }
+        let passed = if let Content::Name(name) = content { self.values.find(name) } else { None };
+        rules.accepts(content, accepted.map(|accepted| &accepted.batch), passed)
     }
 
     /// Reports, once a ballot, that something else is proposed for an undecided slot than what this replica accepted
@@ -202,8 +193,10 @@ impl Ring {
         let is_ring = view.is_of(&self.common.members, self.takes_learners());
         let Some(place) = view.place(self.me()).filter(|_| is_ring) else { return };
         if !self.follow_ring(now, from, view, effects) {
-            if place > 0 && !self.has(Bug::DropRefused) {
-                self.send_round(Message::Votes(run), Lsn::ZERO, effects);
+            if place > 0
+                && let Some(onward) = self.rules().refused(Message::Votes(run))
+            {
+                self.send_round(onward, Lsn::ZERO, effects);
             }
             return;
         }
@@ -219,13 +212,10 @@ impl Ring {
             let (end, own) = self.votes_from(ballot, at, last);
             let after = own.unwrap_or_default();
             let late = self.lets_pass(now, view, at, end, after);
-            let (voted, after) = match own {
-                Some(_) if late && self.has(Bug::PassWithOwn) => (votes.with(place), Lsn::ZERO),
-                Some(_) if !late => (votes.with(place), after),
-                _ => (votes, Lsn::ZERO),
-            };
+            let with_own = self.rules().own_vote_after(own, late);
+            let leave = if with_own.is_some() { votes.with(place) } else { votes };
             let part = VoteRun { view: view.clone(), first: at, last: end, decided, votes };
-            self.send_votes_on(part, voted, after, effects);
+            self.send_votes_on(part, leave, with_own.unwrap_or_default(), effects);
             let is_durable = own.is_some() && !late && after <= self.common.durable;
             let me = self.common.members.only(self.me());
             let voters = if is_durable { voters.union(me) } else { voters };
@@ -235,20 +225,24 @@ impl Ring {
         self.on_decided(ballot, decided, effects);
     }
 
-    /// Sends the votes that came for some slots to the next member as `votes`, with which the own may be among them,
-    /// once a record is durable; or the decision, if this replica makes one of them.
-    fn send_votes_on(&mut self, came: VoteRun, votes: Votes, after: Lsn, effects: &mut Effects) {
-        let VoteRun { view, first, last, votes: before, .. } = &came;
-        let decides = match self.common.options.ring.decision {
-            RingDecision::Quorum => votes != *before,
-            RingDecision::Last => view.next(self.me()) == Some(view.ballot.replica),
-        };
-        let decides = decides && self.is_enough(view, votes) || self.counts_twice(*before, votes);
+    /// Sends the votes that came for some slots to the next member as they leave, perhaps with the own among them, once
+    /// a record is durable; or the decision, if this replica makes one of them.
+    fn send_votes_on(&mut self, came: VoteRun, leave: Votes, after: Lsn, effects: &mut Effects) {
+        let VoteRun { view, first, last, .. } = &came;
+        let decides = self.rules().decides(&Passing {
+            members: &self.common.members,
+            view,
+            decision: self.common.options.ring.decision,
+            is_last: self.common.options.ring.decision == RingDecision::Last
+                && view.next(self.me()) == Some(view.ballot.replica),
+            came: came.votes,
+            leave,
+        });
         let message = if decides {
             let (first, last, ttl) = (*first, *last, view.hops());
             Message::Decision(DecisionRun { view: came.view, first, last, ttl })
         } else {
-            Message::Votes(VoteRun { votes, ..came })
+            Message::Votes(VoteRun { votes: leave, ..came })
         };
         self.send_round(message, after, effects);
     }
@@ -256,7 +250,7 @@ impl Ring {
     /// The slots from `first` on, and not after `last`, for which this replica votes alike: the end of the run, and
     /// if it has a vote for them the record after which that may leave.
     fn votes_from(&self, ballot: Ballot, first: Slot, last: Slot) -> (Slot, Option<Lsn>) {
-        if self.is_learner() && !self.has(Bug::LearnerVotes) {
+        if !self.rules().is_acceptor(self.role()) {
             return (last, None);
         }
         let promised_lsn = self.common.promised_lsn;
@@ -265,11 +259,11 @@ impl Ring {
             // them again, and may not know yet that they are decided.
             return (last.min(self.decided()), Some(promised_lsn));
         }
-        let early = self.has(crate::Bug::VoteBeforeDurable);
+        let rules = self.common.rules();
         let vote = |slot: Slot| {
             let accepted = self.acceptor.accepted(slot)?;
             let votes = accepted.ballot == ballot || self.acceptor.is_decided(slot);
-            votes.then(|| if early { Lsn::ZERO } else { accepted.lsn.max(promised_lsn) })
+            votes.then(|| rules.leaves_after(accepted.lsn.max(promised_lsn)))
         };
         let mut own = vote(first);
         let known = self.acceptor.last().min(last);
@@ -282,19 +276,6 @@ impl Ring {
         }
         // Nothing is known of slots after these.
         (if own.is_some() { known } else { last }, own)
-    }
-
-    /// Whether these votes decide.
-    fn is_enough(&self, view: &View, votes: Votes) -> bool {
-        let (members, voters) = (&self.common.members, view.voters(votes, &self.common.members));
-        let few = self.has(Bug::DecideEarly) || self.has(crate::Bug::CommitWithMinority);
-        members.is_quorum(voters) || few && is_nearly_quorum(members, voters)
-    }
-
-    /// A planted bug: the vote of this member is added whether or not it is there already.
-    fn counts_twice(&self, votes: Votes, voted: Votes) -> bool {
-        let quorum = Threshold::Majority.least(self.common.members.count());
-        self.has(Bug::CountVotes) && votes == voted && votes.count() + 1 >= quorum
     }
 
     /// Accepts what is proposed in `first` and the slots after it, all of which is new.
@@ -323,15 +304,11 @@ impl Ring {
         first: Slot,
         last: Slot,
         ballot: Ballot,
-        mut voters: ReplicaSet,
+        voters: ReplicaSet,
         effects: &mut Effects,
     ) {
-        if self.has(Bug::CountVotes) {
-            // The planted bug: numbers of votes are added up, whichever members gave them.
-            let known = self.acceptor.voters(first, ballot).len() + voters.len();
-            let ids = self.common.members.ids();
-            voters = ids.iter().take(known).fold(voters, |set, &id| set.union(self.common.members.only(id)));
-        }
+        let known = self.acceptor.voters(first, ballot);
+        let voters = self.rules().came_round(&self.common.members, known, voters);
         self.count(first, last, ballot, voters, effects);
     }
 
@@ -351,8 +328,8 @@ impl Ring {
         let (first, last) = (first.max(self.decided().next()), Slot(last.0.min(bound)));
         let undecided = (first.0..=last.0).map(Slot).filter(|&slot| !self.acceptor.is_decided(slot));
         let undecided: Vec<Slot> = undecided.collect();
-        let (members, few) = (&self.common.members, self.has(crate::Bug::CommitWithMinority));
-        let is_quorum = |votes| members.is_quorum(votes) || few && is_nearly_quorum(members, votes);
+        let (members, rules) = (&self.common.members, self.common.rules());
+        let is_quorum = |votes| rules.is_chosen(members, votes);
         if !self.acceptor.vote(first, last, ballot, voters, is_quorum) {
             return;
         }
@@ -404,15 +381,15 @@ impl Ring {
             let decision = DecisionRun { ttl: ttl - 1, ..decision };
             self.send_round(Message::Decision(decision), Lsn::ZERO, effects);
         }
-        let any_ballot = self.has(Bug::DecideAcrossBallots);
-        self.acceptor.decide_run(first, last, |accepted| accepted.ballot == ballot || any_ballot);
+        let rules = self.common.rules();
+        self.acceptor.decide_run(first, last, |accepted| rules.holds_decision(accepted.ballot, ballot));
         self.deliver(effects);
     }
 
     /// Takes note of what was decided in a slot.
     pub(super) fn learn(&mut self, slot: Slot, ballot: Ballot, batch: Batch, effects: &mut Effects) {
-        let ahead = slot.0 > self.decided().0 + self.common.options.accept_ahead_max();
-        if self.is_congested() || ahead || self.acceptor.is_decided(slot) {
+        let has_room = rules::has_room(slot, self.decided(), self.common.options.accept_ahead_max());
+        if self.is_congested() || !has_room || self.acceptor.is_decided(slot) {
             return;
         }
         // The record makes the log hold the decided value, whatever was accepted here before.
@@ -425,8 +402,8 @@ impl Ring {
     /// The coordinator of `ballot` says that slots through `through` are decided.
     pub(super) fn on_decided(&mut self, ballot: Ballot, through: Slot, effects: &mut Effects) {
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(through);
-        let any_ballot = self.has(Bug::DecideAcrossBallots);
-        self.acceptor.decide_through(through, |accepted| accepted.ballot == ballot || any_ballot);
+        let rules = self.common.rules();
+        self.acceptor.decide_through(through, |accepted| rules.holds_decision(accepted.ballot, ballot));
         self.deliver(effects);
     }
 

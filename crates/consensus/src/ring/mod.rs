@@ -31,6 +31,7 @@ mod planted;
 mod profile;
 mod question;
 mod recovery;
+mod rules;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -52,6 +53,7 @@ use follower::Outgoing;
 use late::Late;
 use leader::{Candidate, Leader};
 use learner::Learner;
+use rules::Rules;
 use synod_wire::{Ballot, Batch, Delivered, Lsn, ReplicaId, Slot, Time};
 use values::Values;
 use walk::Walk;
@@ -113,7 +115,7 @@ impl Protocol for Ring {
                 self.receive(now, from, message, effects);
             }
             Input::Receive { from, message: crate::Message::Election(message) } => {
-                self.on_election_message(now, from, &message, effects);
+                self.handle_election(now, from, &message, effects);
             }
             Input::Receive { .. } => {}
             Input::Propose { batch, .. } => self.propose(now, batch),
@@ -353,7 +355,7 @@ impl Ring {
                 }
             }
             Message::HeartbeatAck { ballot, round, minor, decided } => {
-                self.on_heartbeat_ack(now, from, ballot, round, effects);
+                self.handle_heartbeat_ack(now, from, ballot, round, effects);
                 if ballot == self.common.promised {
                     self.on_heard(now, from, minor, decided, effects);
                 }
@@ -363,8 +365,8 @@ impl Ring {
                     leader.survey.measured(from, delays);
                 }
             }
-            Message::Reject { promised } => self.on_reject(now, promised, effects),
-            Message::TakeOver { ballot } => self.on_take_over(now, from, ballot, effects),
+            Message::Reject { promised } => self.handle_reject(now, promised, effects),
+            Message::TakeOver { ballot } => self.handle_take_over(now, from, ballot, effects),
         }
     }
 
@@ -497,7 +499,8 @@ impl Ring {
         self.walk.wait(self.common.options.retransmit_after, self.common.options.election_timeout / 2)
     }
 
-    fn has(&self, bug: impl Into<crate::Bug>) -> bool {
-        self.common.options.has(bug)
+    #[inline]
+    fn rules(&self) -> Rules {
+        planted::rules(&self.common.options)
     }
 }

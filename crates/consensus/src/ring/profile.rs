@@ -4,7 +4,7 @@ use super::{Ring, RingLearners, RingOrder, RingVoters, planted::Bug as Own};
 use crate::{
     Bug, ElectionKind, Options, Overrides,
     options::choice,
-    overrides::{Key, Shared, chosen},
+    overrides::{Key, Serves, Shared, chosen},
     registry::{Profile, Survives},
 };
 
@@ -50,7 +50,15 @@ pub(crate) const PROFILE: Profile = Profile {
     survives: Survives::ALL,
     page_bytes_max: |options| options.page_bytes_max,
     keys: &[
-        chosen!("ring-decision", "quorum, last", ring.decision),
+        chosen!(
+            "ring-decision",
+            "quorum, last",
+            ring.decision,
+            Serves::Only {
+                values: &["quorum"],
+                why: "where the document's last acceptor decides, each decision waits for more hops and for the slowest disk",
+            }
+        ),
         chosen!("ring-order", "role, measured", ring.order),
         chosen!("ring-voters", "propose, accept", ring.voters),
         chosen!("ring-learners", "catch-up, learn, propose", ring.learners),
@@ -68,6 +76,10 @@ pub(crate) const PROFILE: Profile = Profile {
                 value: |options| options.ring.reserve.map(|slots| slots.to_string()),
                 unset: |options| options.ring.reserve = None,
             }),
+            serves: Serves::Only {
+                values: &["off"],
+                why: "the document reserves slots in ranges, and one question for all slots does the same with fewer",
+            },
         },
     ],
     options_to_try: &[

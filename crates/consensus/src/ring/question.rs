@@ -12,8 +12,10 @@ use std::{
 
 use synod_wire::{Batch, ReplicaId, Slot, Time};
 
-use super::{Bug, Message, Promise, Ring, State, leader::Waiting};
-use crate::{Effects, Members, ReplicaSet, leadership::Leads, paxos::Paxos, proposer::Told, resend::Resend};
+use super::{Message, Promise, Ring, State, leader::Waiting};
+use crate::{
+    Effects, Members, ReplicaSet, leadership::Leads, paxos::Paxos, proposer::Told, resend::Resend, rules,
+};
 
 /// What the members are asked: what each accepted in some slots.
 #[derive(Clone, Debug)]
@@ -44,14 +46,14 @@ impl Question {
     }
 
     /// Takes a page of an answer; returns whether it is the one that was wanted.
-    fn takes(&mut self, from: ReplicaId, promise: Promise, lowest: bool) -> bool {
+    fn takes(&mut self, from: ReplicaId, promise: Promise, rules: &rules::Rules) -> bool {
         let wanted = self.answers.get(&from).copied().unwrap_or(Answer::Wanted(self.from));
         if wanted != Answer::Wanted(promise.from) {
             return false; // It was counted already.
         }
         self.decided = self.decided.max(promise.decided);
         for value in promise.accepted {
-            self.told.take(value, |new, held| (new > held) != lowest);
+            self.told.take(value, |told, held| rules.outranks(told, held));
         }
         let answer = match promise.next {
             Some(next) if next <= self.through => Answer::Wanted(next),
@@ -143,7 +145,7 @@ impl Ring {
     }
 
     pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
-        let lowest = self.common().options.has(Bug::AdoptLowestBallot);
+        let rules = self.common().rules();
         let (decided, ballot) = (promise.decided, promise.ballot);
         let ahead_max = self.common().options.accept_ahead_max();
         if ballot != self.common().promised || self.asked().is_none() {
@@ -151,7 +153,7 @@ impl Ring {
         }
         let tries = matches!(self.state, State::Candidate(_));
         let Some(question) = self.asked() else { return };
-        if !question.takes(from, promise, lowest) {
+        if !question.takes(from, promise, &rules) {
             return;
         }
         self.common_mut().election.answered(from, now);
@@ -181,7 +183,7 @@ impl Ring {
         }
         let members = self.common().members.clone();
         let Some(question) = self.asked() else { return };
-        if !members.is_quorum(question.told(&members)) {
+        if !rules::is_promised(&members, question.told(&members)) {
             return;
         }
         let (decided, through) = (question.decided, question.through);
@@ -192,10 +194,11 @@ impl Ring {
         // and what this replica lacks of them comes by catch-up (Benz 2013, A1).
         let decided = decided.max(self.decided());
         self.common_mut().decided_elsewhere = self.common().decided_elsewhere.max(decided);
-        let below = self.common().options.has(Bug::ProposeBelowPrefix);
-        let decided = if below { self.decided() } else { decided };
-        match &mut self.state {
-            State::Candidate(candidate) if !ends && !self.common.options.has(Bug::TakeRangeForAll) => {
+        let rules = self.rules();
+        let (decided, reserved) =
+            (rules.proposes_after(decided, self.decided()), rules.reserved(through, ends));
+        match (&mut self.state, reserved) {
+            (State::Candidate(candidate), None) => {
                 let answered = std::mem::take(&mut candidate.question.answers);
                 candidate.answered.extend(answered.into_keys());
                 let told = std::mem::take(&mut candidate.question.told);
@@ -204,16 +207,15 @@ impl Ring {
                 candidate.question = Question { told, decided, ..next };
                 self.ask_all(effects);
             }
-            State::Candidate(candidate) => {
+            (State::Candidate(candidate), Some(reserved)) => {
                 let told = std::mem::take(&mut candidate.question.told);
                 candidate.answered.extend(candidate.question.answers.keys());
                 let answered = std::mem::take(&mut candidate.answered);
                 let adopted = told.adopted(&self.acceptor, decided, through);
                 let waiting = self.in_turn(adopted, VecDeque::new());
-                let reserved = if ends { through } else { Slot(u64::MAX) };
                 self.begin_to_lead(now, decided, reserved, waiting, answered, effects);
             }
-            State::Leader(leader) => {
+            (State::Leader(leader), _) => {
                 let Some(question) = leader.reserving.take() else { return };
                 leader.proposed = leader.proposed.max(decided.min(through));
                 leader.reserved = through;
@@ -227,7 +229,7 @@ impl Ring {
                 self.send_accepts(now, effects);
                 self.reserve_more(now, effects);
             }
-            State::Follower | State::Recovering | State::Learner(_) => {}
+            (State::Follower | State::Recovering | State::Learner(_), _) => {}
         }
     }
 
@@ -252,13 +254,13 @@ impl Ring {
     /// What goes into the next slots: what was accepted in each, or something that waits, or nothing; then the rest of
     /// what waits.
     fn in_turn(&self, accepted: Vec<Option<Batch>>, mut waiting: VecDeque<Waiting>) -> VecDeque<Waiting> {
-        let dropped = self.common().options.has(Bug::DropAcceptedValue);
+        let rules = self.common().rules();
         // It is not known which members have its bytes.
         let safe = |batch| Waiting { batch, hops: 0, safe: true };
         let mut adopted = VecDeque::new();
         for value in accepted {
             let other = || waiting.pop_front().unwrap_or_else(|| safe(Batch::noop()));
-            adopted.push_back(value.filter(|_| !dropped).map_or_else(other, safe));
+            adopted.push_back(rules.adopted(value).map_or_else(other, safe));
         }
         adopted.extend(waiting);
         adopted

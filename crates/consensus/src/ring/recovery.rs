@@ -12,7 +12,7 @@ use super::{
     AcceptedValue, Message, Record, Ring, State, late::Late, learner::Learner, values::Values, walk::Walk,
 };
 use crate::{
-    Bug, Effects, Members, Options, Proofs, Prove, Restart,
+    Effects, Members, Options, Proofs, Prove, Restart,
     acceptor::Acceptor,
     election,
     leadership::Leads,
@@ -75,7 +75,7 @@ impl Ring {
             replica.state = State::Learner(Learner { tells_at: now });
             // It follows whichever leader it hears.
             replica.common.promised = Ballot::ZERO;
-        } else if lost && !replica.has(Bug::VoteWithAmnesia) {
+        } else if !replica.common.rules().may_vote(lost) {
             replica.state = State::Recovering;
             // It keeps no promise, so that it follows whichever leader it hears.
             replica.common.promised = Ballot::ZERO;

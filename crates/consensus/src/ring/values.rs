@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use synod_wire::{Batch, BatchId, Lsn, ReplicaId, SessionId, Time};
 
-use super::{Bug, Content, Message, Ring, State, Value, View, leader::Waiting, walk::Took};
+use super::{Content, Message, Ring, State, Value, View, leader::Waiting, walk::Took};
 use crate::{Effects, Protocol, Role, batches::fitting, leadership::Leads, paxos::Paxos, resend::Resend};
 
 /// The most bytes of batches of which no slot is known yet. A batch that is dropped comes again.
@@ -152,8 +152,7 @@ impl Ring {
 
     /// How many hops bytes go from their origin.
     pub(super) fn hops(&self) -> u8 {
-        let hops = self.view.as_ref().map_or(0, View::hops);
-        if self.has(Bug::StripEarly) { hops.saturating_sub(1) } else { hops }
+        self.view.as_ref().map_or(0, |view| self.rules().hops_of_bytes(view))
     }
 
     /// Lets everything that is not delivered go again, along a new ring.

@@ -3,8 +3,8 @@
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
-use super::{AcceptSync, Extent, Message, Prepare, Promise, Record, SequencePaxos, State};
-use crate::{Batches, Bug, Effects, Protocol, batches::last_of, paxos::Paxos, resend::Resend};
+use super::{AcceptSync, Message, Prepare, Promise, Record, SequencePaxos, State};
+use crate::{Batches, Effects, Protocol, batches::last_of, paxos::Paxos, resend::Resend};
 
 /// The most slots of an `AcceptSync`, page by page. It is what a leader with the largest window that a server takes may
 /// have in flight, and keep of what was decided before that, twice over: the window of a follower says nothing of its
@@ -87,14 +87,10 @@ impl SequencePaxos {
     }
 
     pub(super) fn on_prepare(&mut self, now: Time, from: ReplicaId, prepare: Prepare, effects: &mut Effects) {
-        let known = prepare.ballot == self.common.promised;
-        if !self.obeys(now, from, prepare.ballot, effects) {
+        let answers = self.rules().answers_prepare(self.common.promised, prepare.ballot);
+        if !self.obeys(now, from, prepare.ballot, effects) || !answers {
             return;
         }
-        if known && self.has(super::Bug::RefusePrepareAgain) {
-            return;
-        }
-        // The same ballot is accepted, too: its owner asks again because something may be lost (E16).
         let timeout = self.common.options.election_timeout;
         let State::Follower(follower) = &mut self.state else { return };
         // A follower that accepts in this ballot goes on. It holds a prefix of the leader's sequence,
@@ -114,19 +110,12 @@ impl SequencePaxos {
         let promise = self.promise_page(&prepare);
         // The answer speaks of the promise and of everything accepted, that is of all records up to the
         // present end of the log.
-        let early = self.has(Bug::VoteBeforeDurable);
-        effects.send(from, promise, if early { Lsn::ZERO } else { effects.last_lsn() });
+        effects.send(from, promise, self.common.rules().leaves_after(effects.last_lsn()));
     }
 
     /// A page of what this replica has and the candidate may lack.
     fn promise_page(&self, prepare: &Prepare) -> Message {
-        let has = self.extent();
-        // In an equal ballot the longer sequence may hold more that was chosen (E15).
-        let tells = if self.has(super::Bug::PromiseOnlyNewer) {
-            has.accepted_in > prepare.has.accepted_in
-        } else {
-            has.rank() > prepare.has.rank()
-        };
+        let (has, tells) = self.rules().promises(self.extent(), prepare.has);
         // In the same ballot the shorter sequence is a prefix of the longer one.
         let same = has.accepted_in == prepare.has.accepted_in;
         let lacks = if same { prepare.has.last.next() } else { prepare.has.decided.next() };
@@ -134,16 +123,7 @@ impl SequencePaxos {
         let last = if tells { has.last } else { Slot::ZERO };
         let batches = self.log.page(first, last, self.common.options.page_bytes_max, usize::MAX);
         let more = last_of(first, &batches) < last;
-        let decided =
-            if self.has(super::Bug::PromiseOthersDecided) { prepare.has.decided } else { has.decided };
-        Message::Promise(Promise {
-            ballot: prepare.ballot,
-            has: Extent { decided, ..has },
-            page: prepare.page,
-            first,
-            batches,
-            more,
-        })
+        Message::Promise(Promise { ballot: prepare.ballot, has, page: prepare.page, first, batches, more })
     }
 
     /// Asks for a `Prepare` if this replica needs one and it is time to ask.
@@ -270,14 +250,10 @@ impl SequencePaxos {
         self.recorded = self.recorded.max(last_of(from, &last_page)).max(self.log.last());
         let decided = self.log.decided();
         let covers = self.recorded;
-        if self.has(super::Bug::TornAdoption) {
-            // With this bug the ballot comes first, as if it meant nothing without the sequence.
-            let batches = Batches::default();
-            let first = self.log.last().next();
-            effects.append(Record::Adopted { ballot, first, from: first, decided, covers, batches }.into());
-        }
         let record = Record::Adopted { ballot, first, from, decided, covers, batches: last_page };
-        self.accepted_lsn = self.write(record, effects);
+        for record in self.rules().adoption(record, self.log.last()) {
+            self.accepted_lsn = self.write(record, effects);
+        }
         self.accepted_in = ballot;
         self.replace(first, elements);
     }
@@ -316,7 +292,6 @@ impl SequencePaxos {
             return self.ask_for_prepare(now, effects);
         }
         let next = self.log.last().next();
-        let first = if self.has(super::Bug::AcceptGap) { next } else { first };
         // What is too far ahead is left out. To take none of the batches would be for good: the leader, whose window
         // may be larger, sends them together again.
         let last_taken = self.log.decided().0 + self.common.options.accept_ahead_max();
@@ -327,10 +302,8 @@ impl SequencePaxos {
             // Not answering is always safe: the leader sends it again.
             return;
         }
-        if first > next {
-            return self.recover(now, effects);
-        }
-        let known = usize::try_from(next.0 - first.0).unwrap_or(usize::MAX);
+        let Some(known) = self.rules().held_already(first, next) else { return self.recover(now, effects) };
+        let known = usize::try_from(known).unwrap_or(usize::MAX);
         let end = room.min(batches.len());
         if (known, end) == (0, batches.len()) {
             self.append(ballot, batches, effects);
@@ -354,8 +327,7 @@ impl SequencePaxos {
         let State::Follower(follower) = &mut self.state else { return };
         if std::mem::take(&mut follower.accepted_due) && follower.phase == Phase::Accept {
             let ballot = self.common.promised;
-            let early = self.has(Bug::VoteBeforeDurable);
-            let after = if early { Lsn::ZERO } else { self.accepted_lsn.max(self.common.promised_lsn) };
+            let after = self.common.rules().leaves_after(self.accepted_lsn.max(self.common.promised_lsn));
             effects.send(ballot.replica, Message::Accepted { ballot, last: self.log.last() }, after);
         }
     }
@@ -364,9 +336,7 @@ impl SequencePaxos {
     pub(super) fn on_decided(&mut self, ballot: Ballot, through: Slot, effects: &mut Effects) {
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(through);
         let State::Follower(follower) = &self.state else { return };
-        // In an older ballot, or before the `AcceptSync`, another sequence may be held (E18).
-        let holds = follower.phase == Phase::Accept && self.accepted_in == ballot;
-        if holds || self.has(super::Bug::DecideInAnyPhase) {
+        if self.rules().holds_decision(follower.phase, self.accepted_in, ballot) {
             self.decide_through(through, effects);
         }
     }

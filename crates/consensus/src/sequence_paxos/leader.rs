@@ -6,11 +6,10 @@ use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{Extent, Message, Prepare, Promise, Record, SequencePaxos, State, peers::Peer};
 use crate::{
-    Batches, Bug, Effects, Protocol,
+    Batches, Effects, Protocol,
     batches::{fitting, last_of},
     leadership::Leadership,
     paxos::Paxos,
-    planted::nearly_quorum_value,
     resend::Resend,
 };
 
@@ -109,12 +108,11 @@ impl SequencePaxos {
 
     pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(promise.has.decided);
-        let only_newer = self.has(super::Bug::PromiseOnlyNewer);
+        let rules = self.rules();
         match &mut self.state {
             State::Candidate(candidate) if candidate.ballot == promise.ballot => {
-                let (has, best) = (promise.has, candidate.best.has);
-                let skipped = only_newer && has.accepted_in == best.accepted_in;
-                if !candidate.takes(from, promise, has.rank() > best.rank() && !skipped) {
+                let is_best = rules.is_better(promise.has, candidate.best.has);
+                if !candidate.takes(from, promise, is_best) {
                     // Nothing new: what is still missing is asked for again in a while.
                     return;
                 }
@@ -205,9 +203,7 @@ impl SequencePaxos {
             from = next;
         }
         self.adopt(ballot, first, from, elements, last_page, effects);
-        if self.has(super::Bug::AdoptWithoutBallot) {
-            self.accepted_in = accepted_in;
-        }
+        self.accepted_in = self.rules().adopted_in(ballot, accepted_in);
     }
 
     /// Elements in pieces of about a page.
@@ -266,12 +262,10 @@ impl SequencePaxos {
 
     /// Decides what a quorum has accepted.
     pub(super) fn choose(&mut self, effects: &mut Effects) {
-        let few = self.has(Bug::CommitWithMinority);
+        let rules = self.common.rules();
         let State::Leader(leader) = &mut self.state else { return };
         let accepted = |id| leader.peers.get(&id).map_or(leader.own, |peer| peer.last).0;
-        let voters = self.common.members.voters();
-        let by_quorum =
-            if few { nearly_quorum_value(voters, accepted) } else { voters.quorum_value(accepted) };
+        let by_quorum = rules.chosen_through(self.common.members.voters(), &accepted);
         let chosen = Slot(by_quorum).min(leader.written);
         let before = self.log.decided();
         if chosen <= before {

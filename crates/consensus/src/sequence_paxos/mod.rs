@@ -18,6 +18,7 @@ mod peers;
 mod planted;
 mod profile;
 mod recovery;
+mod rules;
 mod sequence;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ pub use profile::Tuning;
 
 use follower::{Follower, Phase};
 use leader::{Candidate, Leader};
+use rules::Rules;
 use sequence::Sequence;
 use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
@@ -72,7 +74,7 @@ impl Protocol for SequencePaxos {
                 self.receive(now, from, message, effects);
             }
             Input::Receive { from, message: crate::Message::Election(message) } => {
-                self.on_election_message(now, from, &message, effects);
+                self.handle_election(now, from, &message, effects);
             }
             Input::Receive { .. } => {}
             // It waits for the flush, which looks at what else this step would look at.
@@ -289,10 +291,10 @@ impl SequencePaxos {
                 }
             }
             Message::HeartbeatAck { ballot, round } => {
-                self.on_heartbeat_ack(now, from, ballot, round, effects);
+                self.handle_heartbeat_ack(now, from, ballot, round, effects);
             }
-            Message::Reject { promised } => self.on_reject(now, promised, effects),
-            Message::TakeOver { ballot } => self.on_take_over(now, from, ballot, effects),
+            Message::Reject { promised } => self.handle_reject(now, promised, effects),
+            Message::TakeOver { ballot } => self.handle_take_over(now, from, ballot, effects),
         }
     }
 
@@ -365,14 +367,14 @@ impl SequencePaxos {
         lsn
     }
 
-    /// Takes note of what a peer says was decided in a slot.
+    /// A peer says what was decided in a slot.
     fn learn(&mut self, slot: Slot, ballots: Ballots, batch: Batch, effects: &mut Effects) {
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
         if self.is_congested() || slot != self.log.decided().next() {
             return;
         }
         let accepted = self.log.get(slot);
-        let above = ballots.decided > self.accepted_in && !self.has(Bug::ForgetLearnedBallot);
+        let above = self.rules().raises_ballot(ballots.decided, self.accepted_in);
         if accepted != Some(&batch) || above || matches!(self.state, State::Recovering) {
             debug_assert!(
                 !self.leads() || self.is_planted(),
@@ -424,8 +426,9 @@ impl SequencePaxos {
         }
     }
 
-    fn has(&self, bug: impl Into<crate::Bug>) -> bool {
-        self.common.options.has(bug)
+    #[inline]
+    fn rules(&self) -> Rules {
+        planted::rules(&self.common.options)
     }
 
     fn leads(&self) -> bool {
@@ -434,6 +437,6 @@ impl SequencePaxos {
 
     /// With a bug planted, invariants need not hold.
     fn is_planted(&self) -> bool {
-        cfg!(any(test, feature = "planted-bugs")) && self.common.options.planted.is_some()
+        self.common.options.planted_bug().is_some()
     }
 }

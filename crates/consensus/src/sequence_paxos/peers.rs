@@ -126,19 +126,11 @@ impl SequencePaxos {
             (self.common.options.retransmit_after, self.common.options.election_timeout);
         let (kept, decided) = (self.log.first(), self.log.decided());
         let max_sync = self.common.options.sequence_paxos.max_accept_sync;
-        let keeps_longer = self.has(super::Bug::KeepLongerSequence);
+        let rules = self.rules();
         let State::Leader(leader) = &mut self.state else { return };
         let adopted = leader.adopted;
-        let of_adopted = has.accepted_in == adopted.accepted_in;
-        let first = if !max_sync {
-            has.decided.next()
-        } else if has.accepted_in == leader.ballot || of_adopted && (has.last <= adopted.last || keeps_longer)
-        {
-            // What it has is a prefix of what the leader has.
-            has.last.next()
-        } else {
-            has.decided.next()
-        };
+        let keeps_all = max_sync && rules.is_prefix(has, adopted, leader.ballot);
+        let first = if keeps_all { has.last.next() } else { has.decided.next() };
         let Some(peer) = leader.peers.get_mut(&to).filter(|peer| peer.stage == Stage::Asked) else { return };
         if peer.last > Slot::ZERO && (has.accepted_in, has.last) < (leader.ballot, peer.last) {
             // An old promise that comes late: since then it has accepted more, and what it has it keeps.
@@ -313,11 +305,11 @@ impl SequencePaxos {
     /// one that stands before an `Accept`; what remains of the erratum is a follower in the middle of an
     /// `AcceptSync`.
     pub(super) fn send_decide(&mut self, through: Slot, effects: &mut Effects) {
-        let to_all = self.has(super::Bug::DecideToUnsynced);
+        let rules = self.rules();
         let State::Leader(leader) = &mut self.state else { return };
         leader.duties.told(through);
         let ballot = leader.ballot;
-        let holds = |peer: &Peer| peer.takes_accepts() && peer.sent >= through || to_all;
+        let holds = |peer: &Peer| rules.may_hear(peer.takes_accepts(), peer.sent, through);
         let holders = self.common.members.to_those(|id| leader.peers.get(&id).is_some_and(holds));
         effects.send(holders, Message::Decide { ballot, through }, Lsn::ZERO);
     }

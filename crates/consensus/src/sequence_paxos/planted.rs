@@ -1,4 +1,13 @@
-//! Bugs of Sequence Paxos that a test can plant; see [`crate::Bug`].
+//! Bugs of Sequence Paxos that a test can plant ([`crate::Bug`]), and the rule that each replaces. Those that replace a
+//! rule of the family are in `../planted.rs`.
+
+use synod_wire::Slot;
+
+use super::{
+    Extent, Record,
+    rules::{Rules, promises},
+};
+use crate::{Batches, Options};
 
 /// A known way to get it wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,4 +34,45 @@ pub enum Bug {
     /// A follower keeps a sequence of the adopted ballot that is longer than the adopted one, as if it were a prefix
     /// (E22).
     KeepLongerSequence,
+}
+
+/// The rules of a replica with these options: a planted bug replaces one.
+#[inline]
+pub(super) fn rules(options: &Options) -> Rules {
+    let mut rules = Rules::SOUND;
+    if let Some(crate::Bug::SequencePaxos(bug)) = options.planted_bug() {
+        replace(&mut rules, bug);
+    }
+    rules
+}
+
+fn replace(rules: &mut Rules, bug: Bug) {
+    match bug {
+        Bug::AdoptWithoutBallot => rules.adopted_in = |_, before| before,
+        Bug::PromiseOthersDecided => {
+            rules.promises = |has, asked| (Extent { decided: asked.decided, ..has }, promises(has, asked).1);
+        }
+        Bug::ForgetLearnedBallot => rules.raises_ballot = |_, _| false,
+        Bug::PromiseOnlyNewer => {
+            rules.is_better = |one, other| one.accepted_in > other.accepted_in;
+            rules.promises = |has, asked| (has, has.accepted_in > asked.accepted_in);
+        }
+        Bug::RefusePrepareAgain => rules.answers_prepare = |promised, ballot| ballot > promised,
+        Bug::AcceptGap => rules.held_already = |_, _| Some(0),
+        Bug::DecideInAnyPhase => rules.holds_decision = |_, _, _| true,
+        Bug::TornAdoption => rules.adoption = torn,
+        Bug::DecideToUnsynced => rules.may_hear = |_, _, _| true,
+        Bug::KeepLongerSequence => {
+            rules.is_prefix = |has, adopted, leads_in| {
+                has.accepted_in == leads_in || has.accepted_in == adopted.accepted_in
+            };
+        }
+    }
+}
+
+/// The ballot comes first, as if it meant nothing without the sequence.
+fn torn(record: Record, held: Slot) -> Vec<Record> {
+    let Record::Adopted { ballot, decided, covers, .. } = record else { return vec![record] };
+    let (first, batches) = (held.next(), Batches::default());
+    vec![Record::Adopted { ballot, first, from: first, decided, covers, batches }, record]
 }

@@ -4,7 +4,7 @@ use super::SequencePaxos;
 use super::planted::Bug as Own;
 use crate::{
     Bug, ElectionKind,
-    overrides::{Key, ON_OFF, on_off},
+    overrides::{Key, ON_OFF, Serves, on_off},
     registry::{Profile, Survives},
 };
 
@@ -52,6 +52,10 @@ macro_rules! switch {
             accepted: ON_OFF,
             set: |options, value| on_off(&mut options.sequence_paxos.$field, value),
             shared: None,
+            serves: Serves::Only {
+                values: &["on"],
+                why: "it is an optimisation of the document, and is off to measure its effect",
+            },
         }
     };
 }

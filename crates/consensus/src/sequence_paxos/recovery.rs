@@ -4,10 +4,11 @@ use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{Message, Record, SequencePaxos, State, follower::Follower, sequence::Sequence};
 use crate::{
-    Bug, Effect, Effects, Members, Options, Proofs, Prove, Restart,
+    Effect, Effects, Members, Options, Proofs, Prove, Restart,
     batches::last_of,
     election,
     paxos::{Common, Paxos},
+    planted,
     staged::Staged,
 };
 
@@ -37,7 +38,7 @@ impl SequencePaxos {
             // What this life does not know, no later life knows.
             effects.append(Record::Amnesia(lost).into());
         }
-        if !lost || replica.has(Bug::VoteWithAmnesia) {
+        if replica.common.rules().may_vote(lost) {
             replica.rejoin(restart.head_start, now, effects);
         }
         replica.end_of_step(now, before, effects);
@@ -56,14 +57,7 @@ impl SequencePaxos {
             let promised = self.common.promised;
             self.common.broadcast(Message::PrepareReq { promised }, Lsn::ZERO, effects);
         }
-        if self.has(Bug::ReuseBallot)
-            && self.common.promised.replica == self.common.members.me()
-            && self.common.promised.round > 0
-        {
-            let ballot = self.common.promised;
-            self.common.promised.round -= 1;
-            self.become_candidate(now, ballot, effects);
-        }
+        planted::reuse_ballot(self, now, effects);
     }
 
     /// Takes in the records of earlier lives. Returns false if this replica may have forgotten something: records may
@@ -94,9 +88,7 @@ impl SequencePaxos {
         for record in records {
             match record {
                 Record::Promised(ballot) => {
-                    if !self.has(Bug::ForgetPromise) {
-                        self.common.promised = self.common.promised.max(ballot);
-                    }
+                    self.common.promised = self.common.rules().promised_before(self.common.promised, ballot);
                 }
                 Record::Accepted { ballot, first, decided, batches } => {
                     self.decide_through(decided, effects);
@@ -134,9 +126,7 @@ impl SequencePaxos {
     /// promise is gone: of an epoch that is over only what it decided is kept.
     fn replay_accepted_in(&mut self, ballot: Ballot) {
         self.accepted_in = self.accepted_in.max(ballot);
-        if !self.has(Bug::ForgetPromise) {
-            self.common.promised = self.common.promised.max(ballot);
-        }
+        self.common.promised = self.common.rules().promised_before(self.common.promised, ballot);
     }
 
     /// Puts elements in their place, and drops what was after them. Returns false if there is a gap before them.
@@ -163,7 +153,7 @@ impl SequencePaxos {
                     effects.push(Effect::Deliver { slot, ballots, batch });
                     self.forget_old();
                 }
-                Record::Promised(ballot) if self.has(Bug::VoteWithAmnesia) => {
+                Record::Promised(ballot) if self.common.rules().may_vote(true) => {
                     self.common.promised = self.common.promised.max(ballot);
                 }
                 _ => {}

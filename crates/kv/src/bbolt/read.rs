@@ -2,6 +2,7 @@
 //!
 //! No page is read twice, so a cycle of pages ends the reading, and so does anything that is not as bbolt writes it.
 
+// Impure: an operator names the file, once, before a replica starts with its contents.
 use std::{fs::File, io, os::unix::fs::FileExt};
 
 use super::{BRANCH, ELEMENT_BYTES, IS_BUCKET, LEAF, MAGIC, META, PAGE_HEADER_BYTES, VERSION, fnv1a};

@@ -3,6 +3,7 @@
 //! What names members of the cluster that was saved does not belong into a new one, and is left out: the members
 //! themselves, how far their log was, and the alarms that they raised.
 
+// Impure: an operator names the file, once, before a replica starts with its contents.
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,

@@ -17,6 +17,7 @@
 mod groups;
 mod requests;
 
+// Impure: the map has a hasher without a random state.
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     hash::{BuildHasherDefault, DefaultHasher},

@@ -4,6 +4,7 @@
 //! which knows where the last range of its subtree ends, so that whole subtrees are passed over. Watchers of the same
 //! range share a node.
 
+// Impure: keys are looked up in the map, and never listed; priorities give the tree its shape, and no answer.
 use std::{
     cmp::Ordering,
     collections::{BTreeSet, HashMap},

@@ -331,5 +331,7 @@ fn flags(setup: &Setup, place: usize) -> Result<Vec<String>, LabError> {
         ];
         flags.push(("options", options.map(|(key, value)| format!("{key}={value}")).join(",")));
     }
-    Ok(flags.into_iter().flat_map(|(flag, value)| [format!("--{flag}"), value]).collect())
+    // What exists to be measured is measured here.
+    let flags = flags.into_iter().flat_map(|(flag, value)| [format!("--{flag}"), value]);
+    Ok(flags.chain(["--laboratory".to_owned()]).collect())
 }

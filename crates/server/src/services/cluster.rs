@@ -21,7 +21,8 @@ use tonic::{Code, Status};
 
 use super::envelope::{Store, failure};
 use crate::{
-    Change, ChangeError, Consistency, Goal, Group, Member, PeerStatus, Replica, RequestError, Standing,
+    Change, ChangeError, Changed, Consistency, Goal, Group, Member, PeerStatus, Replica, RequestError,
+    Standing,
 };
 
 /// How long a promotion waits for a learner that has not caught up, as far as is known.
@@ -49,8 +50,8 @@ impl<R: Replica> Store<R> {
         let goal = if is_learner { Goal::Learn } else { Goal::Vote };
         check_urls(&peer_urls).map_err(unchanged)?;
         self.check_health(Health::may_add)?;
-        let group =
-            self.change(self.replica(), None, Change::Add { name: String::new(), peer_urls, goal }).await?;
+        let add = Change::Add { name: String::new(), peer_urls, goal };
+        let Changed { group, .. } = self.change(self.replica(), None, add).await?;
         let members = listed(group);
         Ok(MemberAddResponse { header: self.header(None), member: members.last().cloned(), members })
     }
@@ -63,7 +64,7 @@ impl<R: Replica> Store<R> {
         if self.is_voter_that_answers(id) {
             self.check_health(Health::may_remove)?;
         }
-        let group = self.change(self.replica(), None, Change::Remove(id)).await?;
+        let Changed { group, .. } = self.change(self.replica(), None, Change::Remove(id)).await?;
         Ok(MemberRemoveResponse { header: self.header(None), members: listed(group) })
     }
 
@@ -82,7 +83,7 @@ impl<R: Replica> Store<R> {
         let group = match outcome {
             // etcd does not take this for an error.
             Err(ChangeError::NothingToDo) => self.replica().group(),
-            outcome => outcome.map_err(unchanged)?,
+            outcome => outcome.map_err(unchanged)?.group,
         };
         Ok(MemberUpdateResponse { header: self.header(None), members: listed(group) })
     }
@@ -99,7 +100,7 @@ impl<R: Replica> Store<R> {
                 Err(ChangeError::Request(RequestError::NotCaughtUp)) if Instant::now() < until => {
                     sleep(HEARD_OF_WITHIN / 10).await;
                 }
-                outcome => break outcome.map_err(unchanged)?,
+                outcome => break outcome.map_err(unchanged)?.group,
             }
         };
         Ok(MemberPromoteResponse { header: self.header(None), members: listed(group) })
@@ -141,7 +142,7 @@ impl<R: Replica> Store<R> {
         replica: &R,
         expected: Option<u64>,
         change: Change,
-    ) -> Result<Group, Status> {
+    ) -> Result<Changed, Status> {
         self.try_change(replica, expected, change).await.map_err(unchanged)
     }
 
@@ -150,7 +151,7 @@ impl<R: Replica> Store<R> {
         replica: &R,
         expected: Option<u64>,
         change: Change,
-    ) -> Result<Group, ChangeError> {
+    ) -> Result<Changed, ChangeError> {
         if let Change::Add { name, peer_urls, .. } = &change {
             if name.len() > TEXT_BYTES_MAX {
                 let why = format!("the name has {} bytes; accepted: {TEXT_BYTES_MAX}", name.len());

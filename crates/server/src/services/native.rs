@@ -30,7 +30,7 @@ use super::{
     maintenance::unmoved,
 };
 use crate::{
-    Change, Consistency, Elsewhere, Goal, Group, Point, Replica, RequestError, Standing, Start,
+    Change, Changed, Consistency, Elsewhere, Goal, Group, Point, Replica, RequestError, Standing, Start,
     auth::{Judgement, Who},
     feeds::{Feed, broken_off},
     fields::Shape,
@@ -399,9 +399,9 @@ impl<R: Replica> Store<R> {
             )));
         }
         let replica = self.ordering_group(request.group.unwrap_or(0))?;
-        let group = self.change(&replica, expected, change).await?;
+        let Changed { group, dropped } = self.change(&replica, expected, change).await?;
         let added = group.members.last().filter(|_| adds).map_or(0, |member| member.id.0);
-        Ok(ChangeResponse { group: Some(group.into()), added })
+        Ok(ChangeResponse { group: Some(group.into()), added, dropped })
     }
 }
 
@@ -495,8 +495,9 @@ impl From<Group> for pb::Group {
             let (votes, goal, replaces) = match member.standing {
                 Standing::Voter => (true, pb::Goal::Vote, 0),
                 Standing::Learner(Goal::Vote) => (false, pb::Goal::Vote, 0),
-                Standing::Learner(Goal::Learn) => (false, pb::Goal::Learn, 0),
                 Standing::Learner(Goal::Replace(id)) => (false, pb::Goal::Replace, id.0),
+                // A member without a vote that a later version may know is none that becomes a voter by itself.
+                _ => (false, pb::Goal::Learn, 0),
             };
             pb::GroupMember {
                 id: member.id.0,

@@ -14,7 +14,8 @@ use synod_api::{
     synod::v1::{self as native, change_request::Change as Asked, native_client::NativeClient},
 };
 use synod_server::{
-    Change, ChangeError, Goal, Group, InMemory, Member, MoveError, PeerStatus, Replica, Standing, Status,
+    Change, ChangeError, Changed, Goal, Group, InMemory, Member, MoveError, PeerStatus, Replica, Standing,
+    Status,
 };
 use synod_wire::{ReplicaId, Slot};
 use tonic::Code;
@@ -60,7 +61,7 @@ impl Replica for Noting {
         self.group.lock().unwrap().clone()
     }
 
-    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
+    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Changed, ChangeError> {
         self.asked.lock().unwrap().push((expected, change.clone()));
         if let Some(error) = self.refusal.lock().unwrap().clone() {
             return Err(error);
@@ -80,7 +81,7 @@ impl Replica for Noting {
             | Change::Limits(_)
             | Change::Place { .. } => {}
         }
-        Ok(group.clone())
+        Ok(group.clone().into())
     }
 
     async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {

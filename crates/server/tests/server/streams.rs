@@ -469,7 +469,7 @@ async fn broken_frames_break_one_connection() {
     let bad: [&[u8]; 4] = [
         b"\0\0\x01\0\0\0\0\0\0x",                      // data without a stream
         b"\0\0\x05\x06\0\0\0\0\0hello",                // a ping of another length than eight
-        b"\xff\xff\xff\0\0\0\0\0\x01",                 // a frame larger than was agreed upon
+        b"\xff\xff\xff\0\0\0\0\0\x01",                 // a frame larger than was agreed
         b"\0\0\x04\x01\x04\0\0\0\x01\xff\xff\xff\xff", // headers that do not decode
     ];
     for frame in bad {

@@ -19,15 +19,11 @@ use crate::{
 impl World {
     pub(super) fn carry_out(&mut self, of: usize, group: GroupId, action: Action) -> Checked {
         let at = usize::from(group.0);
-        let durable = self.machines[of].disk.durable(group);
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         match action {
             Action::Append { lsn, record } => self.machines[of].disk.append(group, lsn, &record),
             Action::Send { to, message, after } => {
-                let held = &mut life.hosted[at].held;
-                if after > durable || after.0 > 0 && !held.is_empty() {
-                    held.push((after, to, message));
-                } else {
+                if let Some((to, message)) = life.hosted[at].gate.send(after, (to, message)) {
                     to.ids().iter().for_each(|&to| self.send(of, index(to), group, &message));
                 }
             }
@@ -183,10 +179,10 @@ impl World {
         let durable = machine.disk.end_sync();
         for (group, lsn) in durable {
             let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-            let held = std::mem::take(&mut life.hosted[usize::from(group.0)].held);
-            let (ready, held) = held.into_iter().partition::<Vec<_>, _>(|(after, ..)| *after <= lsn);
-            life.hosted[usize::from(group.0)].held = held;
-            for (_, to, message) in ready {
+            let gate = &mut life.hosted[usize::from(group.0)].gate;
+            gate.durable(lsn);
+            let ready: Vec<_> = std::iter::from_fn(|| gate.leave()).collect();
+            for (_, (to, message)) in ready {
                 to.ids().iter().for_each(|&to| self.send(of, index(to), group, &message));
             }
             self.step(of, group, Event::Durable(lsn));

@@ -92,10 +92,6 @@ impl Disk {
         groups.filter(|((_, before), now)| before < now).map(|((group, _), now)| (group, *now)).collect()
     }
 
-    pub fn durable(&self, group: GroupId) -> Lsn {
-        self.last_durable[usize::from(group.0)]
-    }
-
     /// The log may forget slots of a group through this one, once what was written so far is durable.
     pub fn trim(&mut self, group: GroupId, through: Slot) {
         if self.durable < self.written {

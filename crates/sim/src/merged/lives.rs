@@ -70,7 +70,7 @@ impl World {
                 Recovered { records, last_lsn, snapshot, amnesia: false, birth, incarnation, nonce, met_all };
             let mut actions = Vec::new();
             let replica = Replica::start(settings, id(of), first, recovered, now, &mut actions);
-            hosted.push(Hosted::begun(replica, actions, delivered));
+            hosted.push(Hosted::begun(replica, actions, delivered, last_lsn));
         }
         let groups = hosted.len();
         machine.life = Some(Life {

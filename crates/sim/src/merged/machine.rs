@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use synod_consensus::To;
+use synod_host::Gate;
 use synod_replica::{
     Action, Cut, MergedExecutor, MergedFiles, MergedReads, Pace, PeerMessage, Replica, RequestId,
     SnapshotInfo,
@@ -110,7 +111,7 @@ pub(super) struct Hosted {
     pub deadline: Time,
     pub requests: BTreeMap<RequestId, Waiter>,
     /// Messages that wait for records.
-    pub held: Vec<(Lsn, To, PeerMessage)>,
+    pub gate: Gate<(To, PeerMessage)>,
     /// The last slot that was delivered, or came with a snapshot.
     pub delivered: Slot,
     /// The last slot that the replica was told to be executed.
@@ -122,14 +123,15 @@ pub(super) struct Hosted {
 }
 
 impl Hosted {
-    /// A replica that has just begun, with what it wants done, after the slot that came with its snapshot.
-    pub(super) fn begun(replica: Replica, actions: Vec<Action>, delivered: Slot) -> Hosted {
+    /// A replica that has just begun, with what it wants done, after the slot that came with its snapshot and with the
+    /// records that are durable.
+    pub(super) fn begun(replica: Replica, actions: Vec<Action>, delivered: Slot, durable: Lsn) -> Hosted {
         Hosted {
             replica,
             actions,
             deadline: Time::NEVER,
             requests: BTreeMap::new(),
-            held: Vec::new(),
+            gate: Gate::new(durable),
             delivered,
             executed: delivered,
             receiving: None,

@@ -169,21 +169,27 @@ impl World {
             PeerMessage::Pushed { batches, .. } => self.coverage.slots_pushed += batches.len() as u64,
             _ => {}
         }
-        if after > machine.disk.durable() {
-            let bytes = message.encode().len() as u64;
+        let durable = machine.disk.durable();
+        life.gate.durable(durable);
+        // Where the network keeps no order, it may also bring a message before one that waits for the disk: to its
+        // receiver that is the same as if it had been sent first.
+        let overtakes = self.network.wire() == Wire::Datagram && after <= durable;
+        let leaves = if overtakes { Some((to, message)) } else { life.gate.send(after, (to, message)) };
+        let Some((to, message)) = leaves else {
+            let held = life.gate.waiting().last().expect("it waits");
+            let bytes = held.1.1.encode().len() as u64;
             life.holds.messages += bytes;
             life.holds.largest_message = life.holds.largest_message.max(bytes);
-            life.held.push((after, to, message));
-        } else {
-            machine.disk.relies(after);
-            for &to in to.ids() {
-                let life = self.machines[of].life.as_ref().expect("it runs");
-                if life.held.iter().any(|(_, held, _)| held.includes(to)) {
-                    self.situations.see(&Sight::Overtakes { message: &message });
-                }
-                let to = self.index(to);
-                self.send(of, to, &message)?;
+            return Ok(());
+        };
+        machine.disk.relies(after);
+        for &to in to.ids() {
+            let life = self.machines[of].life.as_ref().expect("it runs");
+            if life.gate.waiting().any(|(_, (held, _))| held.includes(to)) {
+                self.situations.see(&Sight::Overtakes { message: &message });
             }
+            let to = self.index(to);
+            self.send(of, to, &message)?;
         }
         Ok(())
     }
@@ -360,13 +366,12 @@ impl World {
         let machine = &mut self.machines[of];
         let durable = machine.disk.durable();
         let Some(life) = &mut machine.life else { return Ok(()) };
-        let (ready, held) =
-            std::mem::take(&mut life.held).into_iter().partition(|(after, ..)| *after <= durable);
-        life.held = held;
-        let ready: Vec<_> = ready;
-        ready.iter().for_each(|(after, ..)| machine.disk.relies(*after));
-        life.holds.messages -= ready.iter().map(|(_, _, message)| message.encode().len() as u64).sum::<u64>();
-        for (_, to, message) in ready {
+        life.gate.durable(durable);
+        let ready: Vec<_> = std::iter::from_fn(|| life.gate.leave()).collect();
+        ready.iter().for_each(|(after, _)| machine.disk.relies(*after));
+        life.holds.messages -=
+            ready.iter().map(|(_, (_, message))| message.encode().len() as u64).sum::<u64>();
+        for (_, (to, message)) in ready {
             for &to in to.ids() {
                 let to = self.index(to);
                 self.send(of, to, &message)?;

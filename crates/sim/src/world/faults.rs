@@ -541,7 +541,7 @@ impl World {
         let machine = &self.machines[of];
         let life = machine.life.as_ref()?;
         let mut waiting = life.replica.waiting();
-        let held = life.held.iter().filter(|(after, ..)| *after <= written).count();
+        let held = life.gate.waiting().filter(|(after, _)| *after <= written).count();
         if held == 0 {
             waiting.held_bytes = 0;
         }

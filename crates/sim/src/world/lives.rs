@@ -99,7 +99,7 @@ impl World {
             replica.remember(earlier, &mut actions);
         }
         let watch = Watch::new(me, first, entered);
-        let life = Life::new(number, replica, executor, clock, watch);
+        let life = Life::new(number, replica, executor, clock, watch, self.machines[of].disk.durable());
         self.machines[of].life = Some(Life { service, ..life });
         self.check_state(of)?;
         self.carry_out(of, actions)?;
@@ -177,7 +177,7 @@ impl World {
     /// Ends a life. The disk keeps what is durable, and some prefix of the rest.
     pub(crate) fn end_life(&mut self, of: usize, ending: Ending) {
         let Some(life) = self.machines[of].life.take() else { return };
-        self.note(of, Mark::Crashes, || match life.held.len() {
+        self.note(of, Mark::Crashes, || match life.gate.waiting().len() {
             0 => "crashes".to_owned(),
             held => format!("crashes; {held} messages that waited for its disk are never sent"),
         });
@@ -379,9 +379,9 @@ impl World {
         if self.plan.faults.any_step.hit(&mut self.rng) {
             self.queue.push(self.now, Happening::Crash { of, life: life.number });
         }
-        let held_max = HELD_MAX;
-        demand(life.held.len() <= held_max, Invariant::Bounded, || {
-            format!("{} holds {} messages back; at most {held_max} are allowed", machine.id, life.held.len())
+        let (held, held_max) = (life.gate.waiting().len(), HELD_MAX);
+        demand(held <= held_max, Invariant::Bounded, || {
+            format!("{} holds {held} messages back; at most {held_max} are allowed", machine.id)
         })
     }
 }

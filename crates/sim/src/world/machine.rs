@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use synod_consensus::To;
+use synod_host::Gate;
 use synod_replica::{Executor, PeerMessage, ReadId, Replica, RequestId, SnapshotInfo};
 use synod_wire::{Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
@@ -68,7 +69,7 @@ pub(crate) struct Life {
     /// The burst of events has to be ended.
     pub(crate) flush_due: bool,
     /// Messages that wait for their records.
-    pub(crate) held: Vec<(Lsn, To, PeerMessage)>,
+    pub(crate) gate: Gate<(To, PeerMessage)>,
     /// What the executor has to do.
     pub(crate) tasks: VecDeque<Task>,
     /// The bytes of both.
@@ -97,13 +98,14 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// A life that has done nothing yet.
+    /// A life that has done nothing yet, whose log is durable through this record.
     pub(crate) fn new(
         number: u64,
         replica: Replica,
         executor: Executor<Hosting>,
         clock: Clock,
         watch: Watch,
+        durable: Lsn,
     ) -> Life {
         Life {
             number,
@@ -115,7 +117,7 @@ impl Life {
             deadline: Time::NEVER,
             timer_at: None,
             flush_due: false,
-            held: Vec::new(),
+            gate: Gate::new(durable),
             tasks: VecDeque::new(),
             holds: Held::default(),
             executing: false,

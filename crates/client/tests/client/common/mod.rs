@@ -14,9 +14,9 @@ use bytes::Bytes;
 use synod_client::Config;
 use synod_kv::KvStore;
 use synod_server::{
-    Answer, Change, ChangeError, Config as ServerConfig, Consistency, Elsewhere, Group, InMemory, Limits,
-    Member, MoveError, Registry, Replica, RequestError, Server, Start, Status, SubscribeError, Subscription,
-    Watches,
+    Answer, Change, ChangeError, Changed, Config as ServerConfig, Consistency, Elsewhere, Group, InMemory,
+    Limits, Member, MoveError, Registry, Replica, RequestError, Server, Start, Status, SubscribeError,
+    Subscription, Watches,
 };
 use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId};
 
@@ -143,7 +143,7 @@ impl Replica for Faulty {
     async fn subscribe(&self, _: Vec<GroupId>, _: Start) -> Result<Box<dyn Subscription>, SubscribeError> {
         Err(self.refusals.lock().unwrap().pop_front().unwrap_or(SubscribeError::NoLog))
     }
-    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
+    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Changed, ChangeError> {
         self.inner.change(expected, change).await
     }
     async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {

@@ -1,7 +1,14 @@
 //! The format of messages and records on the wire and on disk.
 
 use super::*;
-use crate::{message::fixed, raft::log::voters_bytes};
+use crate::{
+    message::fixed,
+    raft::{
+        Merge,
+        driftwood::{Known, Status},
+        log::voters_bytes,
+    },
+};
 use synod_wire::{BatchBuilder, SessionId};
 
 fn voters() -> VoterSets {

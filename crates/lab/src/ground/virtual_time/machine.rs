@@ -95,7 +95,7 @@ pub(super) struct Burst {
 #[derive(Default)]
 pub(super) struct Effects {
     /// The messages, each after the record that has to be durable before it leaves.
-    pub(super) messages: Vec<Held>,
+    pub(super) messages: Vec<(Lsn, Held)>,
     pub(super) answers: Vec<(RequestId, Result<Bytes, RequestError>)>,
     /// The new group, if it has changed.
     pub(super) group: Option<Group>,
@@ -216,7 +216,7 @@ impl Machine {
         self.carry_out(&mut burst)?;
         skips.into_iter().for_each(|at| burst.groups[at].skips += 1);
         let messages = burst.groups.iter().flat_map(|effects| &effects.messages);
-        cost += messages.map(|(.., bytes)| self.costs.message(*bytes)).sum::<f64>();
+        cost += messages.map(|(_, (.., bytes))| self.costs.message(*bytes)).sum::<f64>();
         if woken {
             cost += self.costs.burst_nanos;
             burst.woken = 1.0;
@@ -276,7 +276,7 @@ impl Machine {
             Action::Send { to, message, after } => {
                 let bytes = size(&message);
                 let each = to.ids().iter();
-                effects.messages.extend(each.map(|&to| (after, to, message.clone(), bytes)));
+                effects.messages.extend(each.map(|&to| (after, (to, message.clone(), bytes))));
             }
             Action::Execute { slot, ballots, batch, requests } => match &mut self.executing {
                 Executing::Apart(executors) => {

@@ -57,7 +57,7 @@ macro_rules! answered_by_inner {
             &self,
             expected: Option<u64>,
             change: synod_server::Change,
-        ) -> Result<synod_server::Group, synod_server::ChangeError> {
+        ) -> Result<synod_server::Changed, synod_server::ChangeError> {
             self.inner.change(expected, change).await
         }
     };

@@ -106,7 +106,7 @@ impl World<'_> {
         let groups: Vec<_> = machine.hosted.iter().map(|hosted| hosted.group).collect();
         let durable = machine.disk.durable();
         let held: Vec<_> = std::iter::from_fn(|| machine.disk.release()).collect();
-        for (at, (_, to, message, bytes)) in held {
+        for (at, (to, message, bytes)) in held {
             self.send(id, to, groups[at], Event::Receive { from: id, message }, bytes, self.now);
         }
         if let Some(time) = next {
@@ -149,8 +149,8 @@ impl World<'_> {
         leaves: Time,
     ) -> Result<(), LabError> {
         let (place, over) = (self.machines[&id].place, self.is_over());
-        for held in effects.messages {
-            let (message, bytes) = (&held.2, held.3 as u64);
+        for (after, held) in effects.messages {
+            let (message, bytes) = (&held.1, held.2 as u64);
             match kind(message) {
                 Kind::Decide => self.traffic.decides += 1,
                 Kind::Sync => self.traffic.sync_bytes += bytes,
@@ -164,7 +164,7 @@ impl World<'_> {
                 (sent.messages, sent.bytes) = (sent.messages + 1, sent.bytes + bytes);
             }
             let machine = self.machines.get_mut(&id).expect("it has started");
-            if let Some((_, to, message, bytes)) = machine.disk.hold(at, held) {
+            if let Some((to, message, bytes)) = machine.disk.send(at, after, held) {
                 self.send(id, to, group, Event::Receive { from: id, message }, bytes, leaves);
             }
         }

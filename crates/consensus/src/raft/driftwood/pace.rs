@@ -15,7 +15,7 @@ use crate::Options;
 const ROUNDS_UNDER_WAY: u32 = 2;
 
 /// The shortest time from one round to the next.
-pub(super) const INTERVAL_MIN: Duration = Duration::from_micros(50);
+pub(in crate::raft) const INTERVAL_MIN: Duration = Duration::from_micros(50);
 
 /// How long the leader waits from one round to the next.
 #[derive(Clone, Debug)]

@@ -11,11 +11,14 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, ReplicaId, Slot, Time};
 
-use super::{
-    Message, Raft, Round,
-    log::{Position, fitting},
+use super::Round;
+use crate::{
+    Effects,
+    raft::{
+        Message, Raft,
+        log::{Position, fitting},
+    },
 };
-use crate::Effects;
 
 /// What a replica remembers of questions for entries. All of it is of the present term.
 #[derive(Clone, Debug, Default)]
@@ -124,7 +127,7 @@ impl Raft {
 
     /// Sends a replica what follows a position. Returns false if this replica has nothing to send yet.
     fn serves(&self, to: ReplicaId, ballot: Ballot, hint: Position, effects: &mut Effects) -> bool {
-        if self.log.last_ballot() != ballot && !self.options.has(super::Bug::ServeAnyLog) {
+        if !self.rules().may_serve(self.log.last_ballot(), ballot) {
             return false;
         }
         let prev =

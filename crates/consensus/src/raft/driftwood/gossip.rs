@@ -3,32 +3,31 @@
 //! The leader sends a **round** to a few voters: the entries after its committed prefix, or after those of earlier
 //! terms that a quorum is known to have. A voter that sees the round for the first time passes it on to a few others,
 //! and takes the entries in. With `gossip-replies` (version 1) it answers the leader. With `gossip-status` (version 2)
-//! it does not: every copy of a round carries the [`CommitStatus`] of the replica that sends it. Elections, changes of
-//! voters, heartbeats and learners are those of Raft as it is otherwise, and a voter whose log does not fit is served
-//! by the leader directly until it does.
-//!
-//! `docs/driftwood.md` says why it is safe, and what differs from the document.
+//! it does not: every copy of a round carries the [`CommitStatus`] of the replica that sends it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Message, Raft, Replication, Round, RoundConflict, State, VoteRound,
-    commit_status::{CommitStatus, Merge, Status},
-    follower::Taken,
-    log::{Position, fitting},
-    pace::Pace,
-    pulls::Pulls,
+    RoundConflict, VoteRound, commit_status::CommitStatus, messages::Round, pace::Pace, pulls::Pulls,
 };
-use crate::{Effects, Link, Options, VoterSets, leadership::Leads};
+use crate::{
+    Effects, Link, Options, VoterSets,
+    leadership::Leads,
+    raft::{
+        Message, Raft, Replication, State,
+        follower::Taken,
+        log::{Position, fitting},
+    },
+};
 
 /// What a replica remembers of rounds, whether it leads or not.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Gossip {
+pub(in crate::raft) struct Gossip {
     /// Orders the targets of this replica: the state of a generator of pseudo-random numbers.
     seed: u64,
     /// The other replicas as of the last time, and in the order in which this one sends to them.
@@ -44,7 +43,7 @@ pub(super) struct Gossip {
     /// How often this replica may still tell of its status before it passes on the next round.
     echoes_left: u8,
     /// Whether it has learned something since it last told.
-    has_news: bool,
+    pub(super) has_news: bool,
     /// Of each candidate the last attempt to be elected, and the replicas that are known to vote for it.
     pub(super) votes: BTreeMap<ReplicaId, VoteRound>,
     /// How often this replica has asked for votes by gossip, in all lives.
@@ -54,7 +53,7 @@ pub(super) struct Gossip {
 }
 
 impl Gossip {
-    pub(super) fn new(life: Incarnation, me: ReplicaId, committed: Slot) -> Gossip {
+    pub(in crate::raft) fn new(life: Incarnation, me: ReplicaId, committed: Slot) -> Gossip {
         let seed = mixed(life.0) ^ mixed(me.0);
         let mut gossip = Gossip { seed, attempts: life.0 << 32, ..Gossip::default() };
         gossip.status.raise(committed);
@@ -62,13 +61,13 @@ impl Gossip {
     }
 
     /// A new term begins, in which rounds are numbered from 1 on.
-    pub(super) fn enter_term(&mut self) {
+    pub(in crate::raft) fn enter_term(&mut self) {
         (self.seen, self.echoes_left, self.has_news) = (0, 0, false);
         self.pulls = Pulls::default();
     }
 
     /// Takes note of what happened to the session to a peer.
-    pub(super) fn link(&mut self, peer: ReplicaId, link: Link, voters: &VoterSets) {
+    pub(in crate::raft) fn link(&mut self, peer: ReplicaId, link: Link, voters: &VoterSets) {
         self.down.retain(|id| voters.contains(*id));
         if link != Link::Up {
             self.pulls.lost(peer);
@@ -146,7 +145,7 @@ fn fan_out(voters: usize) -> usize {
 
 /// When the leader begins rounds.
 #[derive(Clone, Debug)]
-pub(super) struct Rounds {
+pub(in crate::raft) struct Rounds {
     /// The last round.
     pub(super) number: u64,
     /// When it began.
@@ -165,7 +164,7 @@ pub(super) struct Rounds {
     /// When entries that were in a round before are in one again.
     again_at: Time,
     again_gap: Duration,
-    pace: Pace,
+    pub(super) pace: Pace,
 }
 
 impl Rounds {
@@ -198,7 +197,7 @@ impl Rounds {
 
     /// When the next round is due; `waits` says that something is not committed, `last` is the last slot that could be
     /// told.
-    fn due(&self, how: Replication, last: Slot, waits: bool) -> Time {
+    pub(super) fn due(&self, how: Replication, last: Slot, waits: bool) -> Time {
         let soon = self.began + self.pace.interval();
         match how {
             _ if self.number == 0 => Time::ZERO,
@@ -211,50 +210,8 @@ impl Rounds {
 }
 
 impl Raft {
-    /// The status goes with the present term's leader, if that one's rounds carry statuses.
-    pub(super) fn has_status(&self) -> bool {
-        let ballot = self.gossip.status.ballot();
-        ballot != Ballot::ZERO && ballot.round == self.term
-    }
-
-    /// How entries reach the voters of this leader.
-    pub(super) fn gossips(&self) -> bool {
-        self.options.raft.replication.gossips()
-    }
-
-    /// When this leader's next round is due.
-    #[inline]
-    pub(super) fn round_at(&self) -> Time {
-        let State::Leader(leader) = &self.state else { return Time::NEVER };
-        let Some(rounds) = &leader.rounds else { return Time::NEVER };
-        let last = self.log.last();
-        rounds.due(self.options.raft.replication, last, last > self.decided)
-    }
-
-    /// Begins to lead: this replica's rounds are numbered from 1 on.
-    pub(super) fn begin_rounds(&mut self, ballot: Ballot) {
-        if self.options.raft.replication == Replication::GossipStatus {
-            self.begin_status(ballot, self.options.raft.status_merge);
-        }
-    }
-
-    fn begin_status(&mut self, ballot: Ballot, merge: Merge) {
-        if self.gossip.status.ballot() != ballot {
-            let forgets = !self.options.has(super::Bug::KeepStatusOfTerm);
-            self.gossip.status.raise(self.decided);
-            self.gossip.status.begin(ballot, merge, forgets);
-        }
-    }
-
-    /// Takes in what a status says of voters. What it says of replicas that this one does not know to vote comes again
-    /// with every round.
-    fn merge_status(&mut self, status: &Status) -> bool {
-        let voters = &self.log.configuration().voters;
-        self.gossip.status.merge(status, |id| voters.contains(id))
-    }
-
     /// Begins a round if one is due.
-    pub(super) fn go_round(&mut self, now: Time, effects: &mut Effects) {
+    pub(super) fn begin_round(&mut self, now: Time, effects: &mut Effects) {
         if now < self.round_at() {
             return;
         }
@@ -329,11 +286,6 @@ impl Raft {
         others
     }
 
-    pub(super) fn status_to_tell(&self) -> Option<Status> {
-        let voters = self.voters();
-        self.has_status().then(|| self.gossip.status.tell(|id| voters.contains(id)))
-    }
-
     /// Takes in a round, which another replica than its leader may have passed on.
     pub(super) fn on_round(
         &mut self,
@@ -346,26 +298,14 @@ impl Raft {
         if leader == self.members.me() {
             return self.on_own_round(now, &round, effects);
         }
-        let across = self.options.has(super::Bug::MergeOlderTerms);
-        if across
-            && ballot.round < self.term
-            && self.has_status()
-            && let Some(status) = &round.status
-        {
-            self.merge_status(status);
+        if ballot.round > self.term {
+            self.enter_term(now, ballot.round, None, effects);
         }
+        let news = round.status.as_ref().is_some_and(|status| self.take_status(ballot, status));
         if ballot.round < self.term {
             // The replica that passed it on hears of the term as well: it may be the only one that this one reaches.
             let told = BTreeSet::from([leader, from]);
             return effects.send_each(told, Message::Stale { term: self.term }, self.term_lsn);
-        }
-        if ballot.round > self.term {
-            self.enter_term(now, ballot.round, None, effects);
-        }
-        let mut news = false;
-        if let Some(status) = &round.status {
-            self.begin_status(ballot, status.merge);
-            news = self.merge_status(status);
         }
         if round.number <= self.gossip.seen {
             self.gossip.has_news |= news;
@@ -437,8 +377,8 @@ impl Raft {
     pub(super) fn take_round(&mut self, now: Time, from: ReplicaId, round: Round, effects: &mut Effects) {
         let answers = round.status.is_none() && round.says_something();
         let Round { ballot, number, prev, prev_ballot, entries, commit, status, beat: _ } = round;
-        let by_length = self.options.has(super::Bug::FitByLength) && entries.is_empty();
-        let prev_ballot = self.log.ballot_at(prev).filter(|_| by_length).unwrap_or(prev_ballot);
+        let rules = self.rules();
+        let prev_ballot = rules.compares(prev_ballot, self.log.ballot_at(prev), !entries.is_empty());
         match self.take_in(prev, prev_ballot, entries, effects) {
             Taken::Conflicts(hint) if self.pulls() && from != ballot.replica => {
                 self.pull(now, from, ballot, Position { slot: prev, ballot: prev_ballot }, hint, effects);
@@ -449,8 +389,7 @@ impl Raft {
             }
             Taken::Nothing => return,
             Taken::Holds { through, after } if answers => {
-                let last = self.options.has(super::Bug::ReplyWithLast);
-                let through = if last { self.log.last_written() } else { through };
+                let through = rules.replies_through(through, self.log.last_written());
                 effects.send(ballot.replica, Message::RoundReply { ballot, number, through }, after);
             }
             Taken::Holds { .. } => {}
@@ -466,7 +405,7 @@ impl Raft {
         if !matches!(&self.state, State::Leader(leader) if leader.ballot == round.ballot) {
             return;
         }
-        let news = self.merge_status(status);
+        let news = self.take_status(round.ballot, status);
         let known: Vec<_> = self.gossip.status.known().collect();
         let last = self.log.last_written();
         let (decided, retransmit_after) = (self.decided, self.options.retransmit_after);
@@ -483,114 +422,6 @@ impl Raft {
         self.settle(now, effects);
         self.confirm_reads(effects);
         self.hand_over(now, effects);
-    }
-
-    /// Takes note that a follower holds this leader's log through a slot, if the status counts that.
-    pub(super) fn holds_directly(&mut self, id: ReplicaId, through: Slot) {
-        let own_term = self.log.ballot_at(through) == Some(self.gossip.status.ballot());
-        // The document's leader learns of logs by statuses only.
-        let counts = own_term && self.voters().contains(id);
-        if self.has_status() && counts && self.options.raft.status_merge != Merge::Printed {
-            self.gossip.status.hold(id, through);
-        }
-    }
-
-    /// Draws the conclusions from the status: what this replica holds durably counts, and what a quorum holds is
-    /// committed.
-    pub(super) fn settle(&mut self, now: Time, effects: &mut Effects) {
-        if !self.has_status() {
-            return;
-        }
-        let (me, ballot) = (self.members.me(), self.gossip.status.ballot());
-        // With an entry of the leader's term at its end, this log is a beginning of the leader's.
-        let follows = self.log.last_ballot() == ballot;
-        let stable = if self.options.has(super::Bug::AckBeforeDurable) {
-            self.log.last_written()
-        } else {
-            self.stable
-        };
-        let has_own_term =
-            self.log.ballot_at(stable) == Some(ballot) || self.options.has(super::Bug::HoldAnyTerm);
-        let own = if has_own_term { stable } else { Slot::ZERO };
-        let counted = if self.options.has(super::Bug::CountBeyondLog) {
-            Slot(u64::MAX)
-        } else if follows {
-            self.log.last_written()
-        } else {
-            Slot::ZERO
-        };
-        let voters: &VoterSets = &self.log.configuration().voters;
-        self.gossip.status.forget_others(voters, me);
-        self.gossip.has_news |= own > self.gossip.status.held_by(me) && own > self.gossip.status.commit();
-        self.gossip.status.settle(me, own, counted, |value| voters.quorum_value(value));
-        self.gossip.status.raise(self.decided);
-        if follows {
-            self.verified = self.verified.max(self.log.last_written());
-        }
-        let mut commit = self.gossip.status.commit();
-        if self.options.has(super::Bug::CommitEverything) {
-            commit = commit.max(self.log.last_written());
-        }
-        if matches!(self.state, State::Leader(_)) {
-            let reached = commit.min(self.log.last_written());
-            if reached > self.decided {
-                self.deliver_through(reached, ballot, effects);
-                self.advance_change(now, effects);
-            }
-        } else {
-            self.decided_elsewhere = self.decided_elsewhere.max(commit);
-            let any_term = self.options.has(super::Bug::CommitAnyTerm);
-            let verified = if any_term { self.log.last_written() } else { self.verified };
-            self.deliver_through(commit.min(verified), ballot, effects);
-        }
-    }
-
-    /// A follower answers a round: its log equals this leader's through a slot.
-    pub(super) fn on_round_reply(
-        &mut self,
-        now: Time,
-        from: ReplicaId,
-        ballot: Ballot,
-        number: u64,
-        through: Slot,
-        effects: &mut Effects,
-    ) {
-        if self.answered_round(now, from, ballot, number).is_some() {
-            self.holds_through(now, from, through, effects);
-        }
-    }
-
-    /// A follower answers a round: its log has no such entry. It gets what it lacks directly.
-    pub(super) fn on_round_conflict(&mut self, now: Time, from: ReplicaId, conflict: RoundConflict) {
-        let RoundConflict { ballot, number, prev, hint, hint_ballot } = conflict;
-        let agree = self.log.last_not_above(hint, hint_ballot);
-        let Some(progress) = self.answered_round(now, from, ballot, number) else { return };
-        if prev <= progress.matched || !progress.begin_repair(prev) {
-            return;
-        }
-        match agree {
-            Some(slot) => progress.probe(slot.min(prev.prev()).next()),
-            // The conflict is further back than this log is known, which `replicate` finds out.
-            None => progress.probe(Slot(1)),
-        }
-    }
-
-    /// The progress of a follower that answers a round, if the round was begun since the follower is tracked.
-    fn answered_round(
-        &mut self,
-        now: Time,
-        from: ReplicaId,
-        ballot: Ballot,
-        number: u64,
-    ) -> Option<&mut super::progress::Progress> {
-        let State::Leader(leader) = &mut self.state else { return None };
-        if ballot != leader.ballot {
-            return None;
-        }
-        if let Some(rounds) = &mut leader.rounds {
-            rounds.pace.returns(number, now);
-        }
-        leader.answers_round(from, number, now)
     }
 }
 
