@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 pub use synod_kv::validate::Limits;
-pub use synod_replica::{Answer, Ordered, Point, Start, SubscribeError};
+pub use synod_replica::{Answer, Goal, Ordered, Point, Standing, Start, SubscribeError};
 use synod_wire::{Ballot, ClusterId, Epoch, GroupId, ReplicaId, SessionId, Slot};
 
 /// A replica of a state machine, as its clients see it. A clone is another handle of the same replica.
@@ -409,26 +409,6 @@ pub struct Member {
     pub standing: Standing,
     /// The last slot that a learner has, as it last told this replica; `None` for a voter, or if not known.
     pub decided: Option<Slot>,
-}
-
-/// Whether a member votes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// The member votes.
-    Voter,
-    /// The member does not vote.
-    Learner(Goal),
-}
-
-/// What becomes of a learner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
-    /// It stays a learner until it is promoted.
-    Learn,
-    /// It votes as soon as it has caught up.
-    Vote,
-    /// It takes this member's place as soon as it has caught up.
-    Replace(ReplicaId),
 }
 
 /// A change of the group.

@@ -11,8 +11,8 @@ use synod_replica::{
 };
 use synod_server::{
     Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError,
-    Ordered, PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError,
-    Subscription, Timed,
+    Ordered, PeerStatus, Point, Replica, RequestError, Role, Start, Status, SubscribeError, Subscription,
+    Timed,
 };
 use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
@@ -144,7 +144,7 @@ impl Served {
             name: member.info.name.clone(),
             peer_urls: member.info.peer_urls.clone(),
             client_urls: member.info.client_urls.clone(),
-            standing: standing(member.standing),
+            standing: member.standing,
             decided: decided(member.id),
         });
         let mut members: Vec<_> = members.collect();
@@ -505,7 +505,7 @@ fn stall_trouble(group: usize, since: Duration, leader: Option<&str>, voters: &[
 
 /// The member that leaves with a change of the group, or will.
 fn leaving(group: &synod_replica::Group, change: &synod_replica::Change) -> Option<ReplicaId> {
-    use synod_replica::{Change, Goal};
+    use synod_replica::Change;
     match *change {
         Change::Remove(id) | Change::Add { goal: Goal::Replace(id), .. } => Some(id),
         Change::Promote { id: promoted, .. } => group.learners().find_map(|(id, goal)| match goal {
@@ -519,7 +519,7 @@ fn leaving(group: &synod_replica::Group, change: &synod_replica::Change) -> Opti
 /// Whether a change would leave more members than so many without a vote for good. A learner that is to vote, or to
 /// replace another member, does not count.
 fn adds_too_many_learners(group: &synod_replica::Group, change: &synod_replica::Change, max: u32) -> bool {
-    use synod_replica::{Change, Goal};
+    use synod_replica::Change;
     let stay = group.learners().filter(|(_, goal)| *goal == Goal::Learn).count();
     matches!(change, Change::Add { goal: Goal::Learn, .. }) && stay >= max as usize
 }
@@ -569,12 +569,7 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
                 return Err(ChangeError::Unacceptable(why));
             }
             let info = MemberInfo::new(name, peer_urls.clone());
-            let goal = match *goal {
-                Goal::Learn => synod_replica::Goal::Learn,
-                Goal::Vote => synod_replica::Goal::Vote,
-                Goal::Replace(id) => synod_replica::Goal::Replace(id),
-            };
-            Core::Add { info, goal }
+            Core::Add { info, goal: *goal }
         }
         Change::Promote(id) => Core::promote(*id),
         Change::Remove(id) => Core::Remove(*id),
@@ -620,17 +615,6 @@ fn refused(refusal: Refusal) -> ChangeError {
         Refusal::NothingToDo => ChangeError::NothingToDo,
         Refusal::Unsettled => ChangeError::Unsettled,
         other => ChangeError::Unacceptable(other.to_string()),
-    }
-}
-
-fn standing(standing: synod_replica::Standing) -> Standing {
-    use synod_replica::{Goal as CoreGoal, Standing as Core};
-    match standing {
-        Core::Voter => Standing::Voter,
-        Core::Learner(CoreGoal::Vote) => Standing::Learner(Goal::Vote),
-        Core::Learner(CoreGoal::Replace(id)) => Standing::Learner(Goal::Replace(id)),
-        // A member without a vote that a later version may know is none that becomes a voter by itself.
-        _ => Standing::Learner(Goal::Learn),
     }
 }
 
