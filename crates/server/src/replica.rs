@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 pub use synod_kv::validate::Limits;
-pub use synod_replica::{Answer, Goal, Ordered, Point, Standing, Start, SubscribeError};
+pub use synod_replica::{Answer, Goal, Ordered, Point, RequestError, Standing, Start, SubscribeError};
 use synod_wire::{Ballot, ClusterId, Epoch, GroupId, ReplicaId, SessionId, Slot};
 
 /// A replica of a state machine, as its clients see it. A clone is another handle of the same replica.
@@ -187,48 +187,6 @@ pub enum Consistency {
     Serializable,
     /// The state that this replica is in, for those who look after it.
     Present,
-}
-
-/// Why a replica did not answer a request.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RequestError {
-    /// No leader was found in time; the request was not proposed.
-    #[error("no leader")]
-    NoLeader,
-    /// The replica takes no part in the group; the request was not proposed.
-    #[error("this replica takes no part in the group")]
-    TakesNoPart,
-    /// The request was proposed and no decision came in time. It may still be executed.
-    #[error("request timed out")]
-    Timeout,
-    /// A queue is full; the request was not proposed.
-    #[error("too many requests")]
-    Overloaded,
-    /// The command is larger than the replica accepts; it was not proposed.
-    #[error("request is too large")]
-    TooLarge,
-    /// The learner that is to be promoted has not caught up; nothing was proposed.
-    #[error("can only promote a learner member which is in sync with leader")]
-    NotCaughtUp,
-    /// Too few of the future voters answer the leader, so it did not propose the change of voters.
-    #[error("unhealthy cluster")]
-    Unhealthy,
-    /// The session does not exist, or no longer.
-    #[error("the session has expired")]
-    SessionExpired,
-    /// The command was executed once, before, and its reply is no longer kept: the session left more bytes of
-    /// replies unacknowledged than are kept for a session.
-    #[error("the command was executed before, and its reply is not kept any more")]
-    ReplyGone,
-    /// The session has given up this number, and the reply to it is forgotten.
-    #[error("the session has given up this sequence number")]
-    StaleSequence,
-    /// The replica is being stopped; a request that was proposed may still be executed.
-    #[error("server stopped")]
-    Stopping,
-    /// The replica cannot serve, for this reason, until an operator or its peers have helped.
-    #[error("this replica cannot serve: {0}")]
-    Damaged(String),
 }
 
 /// The role of a replica at present.

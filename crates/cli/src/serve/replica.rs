@@ -174,11 +174,11 @@ impl Replica for Served {
     }
 
     async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
-        self.orders().execute(command).await.map_err(error)
+        self.orders().execute(command).await
     }
 
     async fn execute_upkeep(&self, command: Bytes) -> Result<Bytes, RequestError> {
-        self.orders().execute_upkeep(command).await.map_err(error)
+        self.orders().execute_upkeep(command).await
     }
 
     async fn execute_in_session(
@@ -189,7 +189,7 @@ impl Replica for Served {
         command: Bytes,
     ) -> Result<Bytes, RequestError> {
         let place = SessionCommand { session, sequence, lowest_outstanding };
-        self.orders().execute_in_session(place, command).await.map_err(error)
+        self.orders().execute_in_session(place, command).await
     }
 
     async fn execute_timed(&self, command: Bytes) -> Timed<Bytes> {
@@ -218,16 +218,15 @@ impl Replica for Served {
     }
 
     async fn open_session(&self) -> Result<SessionId, RequestError> {
-        self.handle.open_session().await.map_err(error)
+        self.handle.open_session().await
     }
 
     async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
-        let answer = match consistency {
+        match consistency {
             Consistency::Linearizable => self.handle.read(query).await,
             Consistency::Serializable => self.handle.read_stale(query).await,
             Consistency::Present => self.handle.read_present(query).await,
-        };
-        answer.map_err(error)
+        }
     }
 
     fn term(&self) -> u64 {
@@ -358,7 +357,7 @@ impl Replica for Served {
     async fn change(&self, expected: Option<u64>, change: Change) -> Result<Changed, ChangeError> {
         for attempt in 1.. {
             // The answer does not matter: after it the group here is no older than this call.
-            self.handle.query(Bytes::new()).await.map_err(error)?;
+            self.handle.query(Bytes::new()).await?;
             let group = self.handle.group();
             if let Some(expected) = expected.filter(|&expected| expected != group.version) {
                 return Err(ChangeError::Stale { expected, current: group.version });
@@ -384,7 +383,7 @@ impl Replica for Served {
                 Err(synod_node::ChangeError::Refused(Refusal::Stale { .. }))
                     if expected.is_none() && attempt < CHANGE_ATTEMPTS_MAX => {}
                 Err(synod_node::ChangeError::Refused(refusal)) => return Err(refused(refusal)),
-                Err(synod_node::ChangeError::Request(failed)) => return Err(error(failed).into()),
+                Err(synod_node::ChangeError::Request(failed)) => return Err(failed.into()),
                 Err(other) => return Err(ChangeError::Unacceptable(other.to_string())),
             }
         }
@@ -630,27 +629,7 @@ fn role(role: synod_consensus::Role) -> Role {
 
 fn timed<T>(timed: synod_node::Timed<T>) -> Timed<T> {
     let synod_node::Timed { outcome, ordering, execution } = timed;
-    Timed { outcome: outcome.map_err(error), ordering, execution }
-}
-
-fn error(error: synod_replica::RequestError) -> RequestError {
-    use synod_replica::RequestError as Core;
-    match error {
-        Core::NoLeader => RequestError::NoLeader,
-        Core::TakesNoPart => RequestError::TakesNoPart,
-        // In all three cases the command may have been executed, and this client gets no reply to it.
-        Core::Timeout | Core::OutcomeUnknown | Core::Superseded => RequestError::Timeout,
-        Core::Overloaded | Core::TooFarAhead => RequestError::Overloaded,
-        Core::NotCaughtUp => RequestError::NotCaughtUp,
-        Core::Unhealthy => RequestError::Unhealthy,
-        Core::TooLarge => RequestError::TooLarge,
-        Core::ReplyGone => RequestError::ReplyGone,
-        Core::SessionExpired => RequestError::SessionExpired,
-        Core::Stale => RequestError::StaleSequence,
-        Core::Stopping => RequestError::Stopping,
-        other if other.may_have_executed() => RequestError::Timeout,
-        _ => RequestError::NoLeader,
-    }
+    Timed { outcome, ordering, execution }
 }
 
 #[cfg(test)]

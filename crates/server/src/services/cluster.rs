@@ -211,7 +211,7 @@ fn check_urls(urls: &[String]) -> Result<(), ChangeError> {
 /// The status for a change that failed, in etcd's words where etcd has some, since its clients match on them.
 fn unchanged(error: ChangeError) -> Status {
     let (code, whose) = match &error {
-        ChangeError::Request(error) => return failure(error.clone()),
+        ChangeError::Request(error) => return failure(*error),
         ChangeError::NotAMember => (Code::NotFound, "etcdserver"),
         ChangeError::NotALearner
         | ChangeError::AddressTaken

@@ -63,7 +63,7 @@ impl<R: Replica> Store<R> {
                 Ok(OpenSessionResponse { session: session.0, groups: self.count().into() })
             }
             Err(error) => {
-                if !matches!(error, RequestError::Timeout | RequestError::Stopping) {
+                if !error.may_have_executed() {
                     opening.failed();
                 }
                 Err(failure(error))
