@@ -61,8 +61,8 @@ pub use event_loop::EventLoop;
 pub use memory::InMemory;
 pub use replica::{
     Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError,
-    Ordered, PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError,
-    Subscription, Timed,
+    Ordered, PeerStatus, Point, Refusal, Replica, RequestError, Role, Standing, Start, Status,
+    SubscribeError, Subscription, Timed,
 };
 pub use requests::RequestMetrics;
 pub use serve::Server;

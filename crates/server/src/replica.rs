@@ -7,7 +7,9 @@ use std::{
 
 use bytes::Bytes;
 pub use synod_kv::validate::Limits;
-pub use synod_replica::{Answer, Goal, Ordered, Point, RequestError, Standing, Start, SubscribeError};
+pub use synod_replica::{
+    Answer, Goal, Ordered, Point, Refusal, RequestError, Standing, Start, SubscribeError,
+};
 use synod_wire::{Ballot, ClusterId, Epoch, GroupId, ReplicaId, SessionId, Slot};
 
 /// A replica of a state machine, as its clients see it. A clone is another handle of the same replica.
@@ -416,40 +418,12 @@ pub enum Change {
 /// Why a change of the group failed. Only [`Request`](ChangeError::Request) may leave open whether it was made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// The group has changed since the version that the change expects.
-    #[error(
-        "the change was made for version {expected} of the group, and it is at version {current}: look at it again"
-    )]
-    Stale {
-        /// The version that the change expects.
-        expected: u64,
-        /// The version of the group.
-        current: u64,
-    },
-    /// The group has no such member.
-    #[error("member not found")]
-    NotAMember,
-    /// The member votes already.
-    #[error("can only promote a learner member")]
-    NotALearner,
-    /// No voter would be left.
-    #[error("re-configuration failed due to not enough started members")]
-    LastVoter,
-    /// Another member has this address.
-    #[error("Peer URLs already exists")]
-    AddressTaken,
+    /// The group stays as it is, and this is why.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
     /// As many members stay learners as may.
     #[error("too many learner members in cluster")]
     TooManyLearners,
-    /// The group has as many members as it can have.
-    #[error("the group has as many members as it can have")]
-    Full,
-    /// The group is already as the change would make it.
-    #[error("nothing would change")]
-    NothingToDo,
-    /// The last change of voters is not complete.
-    #[error("the last change of voters is not complete; ask again in a moment")]
-    Unsettled,
     /// This replica cannot make the change. The text says what is accepted.
     #[error("{0}")]
     Unacceptable(String),

@@ -360,7 +360,7 @@ impl Replica for Served {
             self.handle.query(Bytes::new()).await?;
             let group = self.handle.group();
             if let Some(expected) = expected.filter(|&expected| expected != group.version) {
-                return Err(ChangeError::Stale { expected, current: group.version });
+                return Err(Refusal::Stale { expected, current: group.version }.into());
             }
             let wanted = in_the_log(&group, &change)?;
             if let Some(why) = laboratory::refused(&group, &wanted).filter(|_| !self.fixed.laboratory) {
@@ -370,7 +370,7 @@ impl Replica for Served {
                 // What the group itself refuses, as an address that is taken, is said first, as by etcd.
                 let request = ChangeRequest { expected: group.version, change: wanted };
                 let alone = group.apply(Slot(0), &request).err();
-                return Err(alone.map_or(ChangeError::TooManyLearners, refused));
+                return Err(alone.map_or(ChangeError::TooManyLearners, ChangeError::from));
             }
             if let Some(leaving) = leaving(&group, &wanted) {
                 let removed = matches!(wanted, synod_replica::Change::Remove(_));
@@ -382,7 +382,7 @@ impl Replica for Served {
                 }
                 Err(synod_node::ChangeError::Refused(Refusal::Stale { .. }))
                     if expected.is_none() && attempt < CHANGE_ATTEMPTS_MAX => {}
-                Err(synod_node::ChangeError::Refused(refusal)) => return Err(refused(refusal)),
+                Err(synod_node::ChangeError::Refused(refusal)) => return Err(refusal.into()),
                 Err(synod_node::ChangeError::Request(failed)) => return Err(failed.into()),
                 Err(other) => return Err(ChangeError::Unacceptable(other.to_string())),
             }
@@ -573,7 +573,7 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
         Change::Promote(id) => Core::promote(*id),
         Change::Remove(id) => Core::Remove(*id),
         Change::Update { id, peer_urls } => {
-            let member = group.member(*id).ok_or(ChangeError::NotAMember)?;
+            let member = group.member(*id).ok_or(Refusal::NotAMember(*id))?;
             let mut info = member.info.clone();
             info.peer_urls.clone_from(peer_urls);
             Core::Update { id: *id, info }
@@ -601,20 +601,6 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
             Core::Limits(group.limits.with(limits).map_err(|error| unacceptable(&error))?)
         }
     })
-}
-
-fn refused(refusal: Refusal) -> ChangeError {
-    match refusal {
-        Refusal::Stale { expected, current } => ChangeError::Stale { expected, current },
-        Refusal::NotAMember(_) => ChangeError::NotAMember,
-        Refusal::NotALearner(_) => ChangeError::NotALearner,
-        Refusal::LastVoter(_) => ChangeError::LastVoter,
-        Refusal::Full => ChangeError::Full,
-        Refusal::AddressTaken(..) => ChangeError::AddressTaken,
-        Refusal::NothingToDo => ChangeError::NothingToDo,
-        Refusal::Unsettled => ChangeError::Unsettled,
-        other => ChangeError::Unacceptable(other.to_string()),
-    }
 }
 
 fn role(role: synod_consensus::Role) -> Role {
