@@ -6,9 +6,6 @@
 //! time without an answer around the kill. All connections are over loopback, so a dead process is noticed at
 //! once: suspicion and election are measured, as a multiple of the election time-out.
 
-#[path = "../tests/support/mod.rs"]
-mod support;
-
 use std::{
     env,
     error::Error,
@@ -18,9 +15,8 @@ use std::{
 
 use clap::Parser;
 use synod_client::{Client, Config, api::PutRequest};
+use synod_testkit::processes::Cluster;
 use tokio::time::sleep;
-
-use self::support::Cluster;
 
 /// Measures how long service is missing after the end of the leader.
 #[derive(Parser)]

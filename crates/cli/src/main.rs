@@ -13,6 +13,11 @@ mod freed;
 mod huge_pages;
 mod interruption;
 mod kv;
+#[cfg(feature = "laboratory")]
+mod laboratory;
+#[cfg(not(feature = "laboratory"))]
+#[path = "no_laboratory.rs"]
+mod laboratory;
 mod lease;
 mod member;
 mod output;
@@ -21,7 +26,6 @@ mod pages;
 mod quorum;
 mod recover;
 mod serve;
-mod sim;
 mod snapshot;
 mod status;
 mod tail;
@@ -46,7 +50,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     version,
     arg_required_else_help = true,
     args_override_self = true,
-    after_help = "Begin with: synod dev"
+    after_help = laboratory::AFTER_HELP
 )]
 struct Cli {
     #[command(subcommand)]
@@ -148,12 +152,8 @@ enum Command {
     Recover(recover::RecoverArgs),
     /// Save, inspect and restore backups
     Snapshot(snapshot::SnapshotArgs),
-    /// Measure throughput and latency of a cluster, Synod's or etcd's
-    Bench(synod_lab::bench::Args),
-    /// Attack the consensus code in a simulated world
-    Sim(sim::SimArgs),
-    /// Run experiments, judge what they measure, and report
-    Lab(synod_lab::cli::Args),
+    #[command(flatten)]
+    Laboratory(laboratory::Command),
     /// Inspect a replica's write-ahead log
     Wal(wal::WalArgs),
     /// Print a page of the documentation, or a section of it
@@ -235,10 +235,7 @@ fn dispatch(matches: &ArgMatches, told: &[String]) -> Result<ExitCode, Failure> 
         Command::Wal(args) => wal::run(args),
         Command::Docs(args) => docs::run(&args),
         Command::Version => version(),
-        // These report for themselves.
-        Command::Bench(args) => return Ok(synod_lab::bench::main(args)),
-        Command::Sim(args) => return Ok(sim::run(&args)),
-        Command::Lab(args) => return Ok(synod_lab::cli::main(args)),
+        Command::Laboratory(command) => return laboratory::run(command),
     }
     .map(|()| ExitCode::SUCCESS)
 }

@@ -171,7 +171,7 @@ const SUMMARY_MAX: usize = 300;
 
 /// A record in words.
 fn summary(record: &LogRecord) -> String {
-    let mut text = synod_sim::describe::record(record);
+    let mut text = synod_replica::describe::record(record, &synod_kv::describe::command);
     if let Some((cut, _)) = text.char_indices().nth(SUMMARY_MAX) {
         text.truncate(cut);
         text.push_str(" ...");

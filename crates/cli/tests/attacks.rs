@@ -3,7 +3,6 @@
 //! This checks no bound of time, since the machine may have other things to do. docs/attacks.md has the
 //! results of a long run, with etcd beside it.
 
-#[path = "support/commands.rs"]
 mod commands;
 
 use std::{fs, process::Output};

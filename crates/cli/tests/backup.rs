@@ -1,9 +1,6 @@
 //! Backups: saved while a cluster serves, and restored into new ones.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{
     env, fs,
@@ -16,10 +13,9 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use self::{
-    commands::{SYNOD, done, refused, synod, until},
-    support::Cluster,
-};
+use synod_testkit::{processes::Cluster, until};
+
+use self::commands::{SYNOD, done, refused, synod};
 
 /// What a client reads of all that is in a backup.
 fn contents(endpoint: &str, lease: &str) -> Vec<String> {

@@ -2,7 +2,6 @@
 //!
 //! These runs are short and use the relay, which needs no privileges. docs/chaos.md has the results of a long run.
 
-#[path = "support/commands.rs"]
 mod commands;
 
 use std::{
@@ -16,7 +15,9 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use self::commands::{SYNOD, WAIT_MAX, until};
+use synod_testkit::{WAIT_MAX, until};
+
+use self::commands::SYNOD;
 
 fn chaos(data: &Path, args: &[&str]) -> Child {
     chaos_on("relay", data, args)

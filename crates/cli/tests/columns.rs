@@ -1,16 +1,12 @@
 //! The output at a terminal of 80 columns, and the keys that a load leaves.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::path::Path;
 
-use self::{
-    commands::{SYNOD, done, leader, synod, until},
-    support::Cluster,
-};
+use synod_testkit::{processes::Cluster, until};
+
+use self::commands::{SYNOD, done, leader, synod};
 
 /// Checks that no line is longer than a terminal is wide, and that none has colours, since this is no terminal.
 #[track_caller]
@@ -25,6 +21,18 @@ fn fits(what: &str, text: &str) {
 #[track_caller]
 fn keys(endpoints: &str) -> u64 {
     done(endpoints, &["get", "", "--prefix", "--count-only"]).trim().parse().unwrap()
+}
+
+/// The report of a load on 300 keys, and what it says beside.
+#[track_caller]
+fn bench(endpoints: &str, args: &[&str]) -> (String, String) {
+    let mut all_args = vec!["bench"];
+    all_args.extend(args);
+    all_args.extend(["--endpoints", endpoints, "--key-space-size", "300"]);
+    let output = synod(&all_args);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{args:?}: {said}");
+    (String::from_utf8(output.stdout).unwrap(), said)
 }
 
 #[test]
@@ -79,15 +87,7 @@ fn status_members_and_bench_fit_into_80_columns_and_bench_leaves_no_keys() {
         assert_eq!(done(&all, &["move-leader", &name, "-w", format]), format!("{name} leads already\n"));
     }
 
-    let bench = |args: &[&str]| {
-        let mut all_args = vec!["bench"];
-        all_args.extend(args);
-        all_args.extend(["--endpoints", &all, "--key-space-size", "300"]);
-        let output = synod(&all_args);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{args:?}: {said}");
-        (String::from_utf8(output.stdout).unwrap(), said)
-    };
+    let bench = |args: &[&str]| bench(&all, args);
     let (report, said) = bench(&["put", "--sequential-keys", "--total", "1000", "--clients", "8"]);
     fits("bench put", &report);
     assert!(said.contains("Removed the 300 keys"), "{said}");

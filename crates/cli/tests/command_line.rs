@@ -1,9 +1,6 @@
 //! The program as a person or a script meets it: messages, exit codes, `dev`, and the commands on keys.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{
     fs,
@@ -16,10 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::{
-    commands::{SYNOD, refused, synod},
-    support::{Cluster, free_ports, stop},
+use synod_testkit::{
+    free_port,
+    processes::{Cluster, stop},
 };
+
+use self::commands::{SYNOD, refused, synod};
 
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
@@ -106,7 +105,7 @@ fn a_port_that_is_taken_is_named() {
     let url = format!("http://{}", taken.local_addr().unwrap());
     let data = folder.path().join("data");
     let dir = data.to_str().unwrap();
-    let peers = format!("http://127.0.0.1:{}", free_ports(1)[0]);
+    let peers = format!("http://127.0.0.1:{}", free_port());
     let serve =
         synod(&["serve", "--data-dir", dir, "--listen-client-urls", &url, "--listen-peer-urls", &peers]);
     refused(&serve, 1, &[&url["http://".len()..], "in use", "--listen-client-urls"]);
@@ -116,7 +115,7 @@ fn a_port_that_is_taken_is_named() {
 
 #[test]
 fn what_cannot_be_reached_or_read_is_a_failure() {
-    let nobody = format!("http://127.0.0.1:{}", free_ports(1)[0]);
+    let nobody = format!("http://127.0.0.1:{}", free_port());
     let began = Instant::now();
     let get = synod(&["get", "a", "--endpoints", &nobody, "--command-timeout", "60s"]);
     refused(&get, 1, &[&nobody, "is a replica running there?", "synod dev", "--endpoints"]);
@@ -349,7 +348,7 @@ fn dev_starts_serves_stops_and_goes_on_with_its_data() {
 /// A port that is followed by free ports where `dev` looks for them.
 fn free_block() -> u16 {
     loop {
-        let base = free_ports(1)[0];
+        let base = free_port();
         let wanted = (0..3).flat_map(|index| [base + 10 * index, base + 10 * index + 1]);
         if wanted.into_iter().all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
             return base;

@@ -1,9 +1,6 @@
 //! More connections than there are descriptors, at real processes: they survive, and serve other clients.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{
     fs,
@@ -13,10 +10,9 @@ use std::{
     time::Duration,
 };
 
-use self::{
-    commands::{SYNOD, done, synod, until},
-    support::Cluster,
-};
+use synod_testkit::{processes::Cluster, until};
+
+use self::commands::{SYNOD, done, synod};
 
 /// The descriptors of each process; 368 of them are the replica's.
 const LIMIT: usize = 384;

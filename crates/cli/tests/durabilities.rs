@@ -1,10 +1,7 @@
 //! Real processes with less than `--durability sync`: what a restarted replica knows, and which replica may
 //! not restart.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{
     fs,
@@ -13,10 +10,9 @@ use std::{
     thread,
 };
 
-use self::{
-    commands::{SYNOD, WAIT_MAX, done, leader, status, synod, until, voters},
-    support::{Cluster, free_ports},
-};
+use synod_testkit::{WAIT_MAX, free_port, processes::Cluster, until};
+
+use self::commands::{SYNOD, done, leader, status, synod, voters};
 
 const FLAGS: [&str; 3] = ["--election-timeout=600ms", "--heartbeat-interval=60ms", "--snapshot-count=50"];
 
@@ -154,7 +150,7 @@ fn a_crash_stop_replica_is_refused_a_second_start_and_replaced() {
         }
     }
 
-    let port = free_ports(1)[0];
+    let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     let left = endpoints[..2].join(",");
     done(&left, &["member", "replace", "n3", "n4", "--peer-urls", &url, "--wait=false"]);

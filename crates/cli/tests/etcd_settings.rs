@@ -1,9 +1,6 @@
 //! A replica that is started with etcd's own settings: its YAML file, its variables, its flags.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{
     fs,
@@ -13,10 +10,13 @@ use std::{
     time::Duration,
 };
 
-use self::{
-    commands::{SYNOD, done, synod, until},
-    support::{Cluster, free_ports, stop},
+use synod_testkit::{
+    free_ports,
+    processes::{Cluster, stop},
+    until,
 };
+
+use self::commands::{SYNOD, done, synod};
 
 /// A process that ends with the test.
 struct Replica(Option<Child>);
@@ -29,13 +29,9 @@ impl Drop for Replica {
     }
 }
 
-#[test]
-fn a_file_variables_and_flags_of_etcds_start_a_replica() {
-    let folder = tempfile::tempdir().unwrap();
-    let [client, peer, pages] = free_ports(3)[..] else { unreachable!("three were asked for") };
-    let [client, peer, pages] = [client, peer, pages].map(|port| format!("http://127.0.0.1:{port}"));
-    let (file, log) = (folder.path().join("etcd.conf.yml"), folder.path().join("log"));
-    let text = format!(
+/// A file as etcd reads it, with settings that have an effect here and others that have none.
+fn etcd_file(folder: &Path, client: &str, peer: &str, log: &Path) -> String {
+    format!(
         "name: of-file\ndata-dir: {data}\nlisten-peer-urls: {peer}\nlisten-client-urls: {client}\n\
          advertise-client-urls: {client}\ninitial-cluster: n1={peer}\nmax-wals: 5\nsnapshot-count: 10000\n\
          quota-backend-bytes: 0\nheartbeat-interval: 50\nelection-timeout: 500\ninitial-cluster-token: 'etcd-cluster'\n\
@@ -43,10 +39,18 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
          client-transport-security:\n  cert-file:\n  client-cert-auth: false\nlog-outputs: [stderr, {log}]\n\
          enable-log-rotation: true\nlog-rotation-config-json: '{{\"maxsize\": 5, \"localtime\": true}}'\n\
          log-level: debug\n",
-        data = folder.path().join("data").display(),
+        data = folder.join("data").display(),
         log = log.display(),
-    );
-    fs::write(&file, text).unwrap();
+    )
+}
+
+#[test]
+fn a_file_variables_and_flags_of_etcds_start_a_replica() {
+    let folder = tempfile::tempdir().unwrap();
+    let [client, peer, pages] = free_ports(3)[..] else { unreachable!("three were asked for") };
+    let [client, peer, pages] = [client, peer, pages].map(|port| format!("http://127.0.0.1:{port}"));
+    let (file, log) = (folder.path().join("etcd.conf.yml"), folder.path().join("log"));
+    fs::write(&file, etcd_file(folder.path(), &client, &peer, &log)).unwrap();
     let mut command = Command::new(SYNOD);
     command.args(["serve", "-pre-vote=false", "-name", "n1", "--feature-gates=InitialCorruptCheck=true"]);
     command.args([

@@ -1,15 +1,11 @@
 //! Real processes, and a leader that is killed.
 
-#[path = "support/mod.rs"]
-mod support;
-
 use std::{
     path::Path,
     process::{Command, Output},
     time::{Duration, Instant},
 };
-
-use self::support::Cluster;
+use synod_testkit::processes::Cluster;
 
 const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
 /// This is so long that a replica that waits for it is too late for this test.

@@ -1,16 +1,12 @@
 //! Real processes of a cluster of several groups: keys are spread over them, and each group orders its own.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{collections::BTreeSet, fs, io::Write as _, path::Path, process::Stdio};
 
-use self::{
-    commands::{SYNOD, WAIT_MAX, done, page, status, synod, until},
-    support::{Cluster, free_ports},
-};
+use synod_testkit::{WAIT_MAX, free_port, processes::Cluster, until};
+
+use self::commands::{SYNOD, done, page, status, synod};
 
 const FLAGS: [&str; 3] = ["--election-timeout=600ms", "--heartbeat-interval=60ms", "--groups=shard:4"];
 
@@ -123,7 +119,7 @@ fn a_dead_replica_is_replaced_a_live_one_leaves_and_a_lost_quorum_is_recovered()
         (0..12).all(|n| synod(&["get", &key(n), "--endpoints", &fresh]).status.success())
     });
     has_everything(&fresh, |_| "again".to_owned());
-    let port = free_ports(1)[0];
+    let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     done(&fresh, &["member", "add", "n4", "--peer-urls", &url, "--wait=false"]);
     let joined = cluster.join("n4", port, &FLAGS[..2]);
@@ -254,33 +250,7 @@ fn keys_are_spread_over_groups_and_each_replica_serves_all_of_them() {
     assert!(done(&all, &["status"]).contains("4 groups"));
     assert!(done(&all, &["member", "list"]).contains(&endpoints[1]), "a member has told its client URLs");
 
-    // What has no single order is refused.
-    let said = refused(&all, &["compact", "3"], "");
-    assert!(said.contains("spread over several groups") && said.contains("synod.v1.Native"), "{said}");
-    for range in [["get", "key", "--prefix"], ["del", "key", "--prefix"]] {
-        let said = refused(&all, &range, "");
-        assert!(said.contains("a range of keys lies in several groups"), "{said}");
-    }
-    let said = refused(&all, &["txn"], "\nput key0 a\nput key1 a\nput key2 a\nput key3 a\n\n\n");
-    assert!(said.contains("which have no common order"), "{said}");
-    let said = refused(&all, &["reconfigure", "--limits", "max-txn-ops=9"], "");
-    assert!(said.contains("reconfigure --group"), "{said}");
-    assert!(
-        done(&all, &["reconfigure", "--group", "2", "--limits", "max-txn-ops=9"]).contains("max-txn-ops=9")
-    );
-    let said = done(&all, &["reconfigure", "--all-groups", "--limits", "max-txn-ops=9"]);
-    assert!(
-        said.contains("Group 2: nothing would change\n") && said.matches("; the group is at").count() == 3
-    );
-    done(&all, &["move-leader", "--group", "3", "n3"]);
-    assert_eq!(status(&endpoints[2]).unwrap()["groups"][3]["role"], "leader");
-
-    assert!(done(&all, &["compact", "--group", "1", "1", "--disarm"]).contains("compacted revision 1"));
-    assert_eq!(done(&all, &["compact", "--group", "1", "--disarm"]), "cleared 0 alarms of group 1\n");
-    for absent in [&["compact", "--group", "9", "1"][..], &["move-leader", "--group", "9", "n3"]] {
-        let said = refused(&all, absent, "");
-        assert!(said.contains("there is no group 9"), "{said}");
-    }
+    what_has_no_single_order_is_refused(&all, &endpoints[2]);
 
     // A replica that was killed comes back, and only with the number of its data.
     cluster.kill(1);
@@ -304,6 +274,36 @@ fn keys_are_spread_over_groups_and_each_replica_serves_all_of_them() {
         assert_eq!(found.trim(), "again");
     }
     assert_eq!(done(&endpoints[1], &["get", &key(0)]), "");
+}
+
+/// Ranges, transactions and changes of settings need one group, which some commands name.
+fn what_has_no_single_order_is_refused(all: &str, third: &str) {
+    let said = refused(all, &["compact", "3"], "");
+    assert!(said.contains("spread over several groups") && said.contains("synod.v1.Native"), "{said}");
+    for range in [["get", "key", "--prefix"], ["del", "key", "--prefix"]] {
+        let said = refused(all, &range, "");
+        assert!(said.contains("a range of keys lies in several groups"), "{said}");
+    }
+    let said = refused(all, &["txn"], "\nput key0 a\nput key1 a\nput key2 a\nput key3 a\n\n\n");
+    assert!(said.contains("which have no common order"), "{said}");
+    let said = refused(all, &["reconfigure", "--limits", "max-txn-ops=9"], "");
+    assert!(said.contains("reconfigure --group"), "{said}");
+    assert!(
+        done(all, &["reconfigure", "--group", "2", "--limits", "max-txn-ops=9"]).contains("max-txn-ops=9")
+    );
+    let said = done(all, &["reconfigure", "--all-groups", "--limits", "max-txn-ops=9"]);
+    assert!(
+        said.contains("Group 2: nothing would change\n") && said.matches("; the group is at").count() == 3
+    );
+    done(all, &["move-leader", "--group", "3", "n3"]);
+    assert_eq!(status(third).unwrap()["groups"][3]["role"], "leader");
+
+    assert!(done(all, &["compact", "--group", "1", "1", "--disarm"]).contains("compacted revision 1"));
+    assert_eq!(done(all, &["compact", "--group", "1", "--disarm"]), "cleared 0 alarms of group 1\n");
+    for absent in [&["compact", "--group", "9", "1"][..], &["move-leader", "--group", "9", "n3"]] {
+        let said = refused(all, absent, "");
+        assert!(said.contains("there is no group 9"), "{said}");
+    }
 }
 
 /// A group is moved among the members, and each replica is asked for all keys.

@@ -1,9 +1,6 @@
 //! Locks and elections of the Rust client on real processes, of which the leader is killed.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{
     path::Path,
@@ -23,10 +20,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use self::{
-    commands::{SYNOD, WAIT_MAX, leader},
-    support::Cluster,
-};
+use synod_testkit::{WAIT_MAX, processes::Cluster};
+
+use self::commands::{SYNOD, leader};
 
 const TTL: Duration = Duration::from_secs(3);
 /// Longer than any time without a leader.

@@ -2,10 +2,7 @@
 //!
 //! The load and the checks are Synod's own commands, so this needs nothing but the program.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{
     collections::BTreeSet,
@@ -26,10 +23,13 @@ use synod_client::{Client, Config, api::PutRequest};
 use synod_lab::net::{Link, Relay};
 use synod_wire::ReplicaId;
 
-use self::{
-    commands::{SYNOD, WAIT_MAX, done, leader, members, page, status, synod, until, voters},
-    support::{Cluster, free_ports, stop},
+use synod_testkit::{
+    WAIT_MAX, free_port, free_ports,
+    processes::{Cluster, stop},
+    until,
 };
+
+use self::commands::{SYNOD, done, leader, members, page, status, synod, voters};
 
 /// Small limits, so that a joining replica must fetch a snapshot first.
 const FLAGS: [&str; 4] =
@@ -154,6 +154,29 @@ fn so_they_do_within_an_epoch_of_raft() {
     members_come_and_go("raft");
 }
 
+/// Takes the disk of a follower, and replaces the follower at its address. Returns where clients reach the replacement.
+fn replace_wiped(cluster: &mut Cluster, follower: usize, all: &str) -> String {
+    let endpoint = cluster.endpoints()[follower].clone();
+    let name = format!("n{}", follower + 1);
+    cluster.kill(follower);
+    fs::remove_dir_all(cluster.data_dir(follower)).unwrap();
+    cluster.restart(follower);
+    until("the wiped replica is refused", || cluster.said(follower).contains("synod member replace"));
+    assert!(status(&endpoint).is_none_or(|status| status["applied"] == 0), "nobody tells it anything");
+    cluster.kill(follower);
+    let port = cluster.peer_port(follower);
+    let joins = cluster.join(&name, port, &FLAGS);
+    assert!(!cluster.ends(joins, WAIT_MAX).success());
+    let said = cluster.said(joins);
+    assert!(said.contains(&format!("synod member replace {name} {name}")), "{said}");
+    let url = format!("http://127.0.0.1:{port}");
+    done(all, &["member", "replace", &name, &name, "--peer-urls", &url, "--wait=false"]);
+    cluster.restart(joins);
+    let replaced = cluster.endpoints()[joins].clone();
+    until("the replacement votes", || voters(&replaced).len() == 3 && members(&replaced).len() == 3);
+    replaced
+}
+
 fn members_come_and_go(protocol: &str) {
     let folder = tempfile::tempdir().unwrap();
     let ordering = format!("--protocol={protocol}");
@@ -174,10 +197,8 @@ fn members_come_and_go(protocol: &str) {
     let ports = free_ports(2);
     let url = format!("http://127.0.0.1:{}", ports[0]);
     let said = done(&all, &["member", "add", "n4", "--peer-urls", &url, "--learner"]);
-    assert!(
-        said.contains("synod serve --name n4") && said.contains("--initial-cluster-state existing"),
-        "{said}"
-    );
+    let hints = ["synod serve --name n4", "--initial-cluster-state existing"];
+    assert!(hints.iter().all(|hint| said.contains(hint)), "{said}");
     let early = synod(&["member", "promote", "n4", "--endpoints", &all]);
     let why = String::from_utf8_lossy(&early.stderr);
     assert!(why.contains("can only promote a learner member which is in sync with leader"), "{why}");
@@ -203,23 +224,7 @@ fn members_come_and_go(protocol: &str) {
 
     // A follower whose disk is lost is replaced at its address. It is not admitted as what it was.
     let follower = (leader(&three) + 1) % 3;
-    let name = format!("n{}", follower + 1);
-    cluster.kill(follower);
-    fs::remove_dir_all(cluster.data_dir(follower)).unwrap();
-    cluster.restart(follower);
-    until("the wiped replica is refused", || cluster.said(follower).contains("synod member replace"));
-    assert!(status(&three[follower]).is_none_or(|status| status["applied"] == 0), "nobody tells it anything");
-    cluster.kill(follower);
-    let port = cluster.peer_port(follower);
-    let joins = cluster.join(&name, port, &FLAGS);
-    assert!(!cluster.ends(joins, WAIT_MAX).success());
-    let said = cluster.said(joins);
-    assert!(said.contains(&format!("synod member replace {name} {name}")), "{said}");
-    let url = format!("http://127.0.0.1:{port}");
-    done(&all, &["member", "replace", &name, &name, "--peer-urls", &url, "--wait=false"]);
-    cluster.restart(joins);
-    let replaced = cluster.endpoints()[joins].clone();
-    until("the replacement votes", || voters(&replaced).len() == 3 && members(&replaced).len() == 3);
+    let replaced = replace_wiped(&mut cluster, follower, &all);
     load.progress(100);
 
     // The leader, which is alive, is replaced by a new replica elsewhere; the command waits for that.
@@ -245,10 +250,10 @@ fn members_come_and_go(protocol: &str) {
     let changes = if protocol == "raft" { 0 } else { 4 };
     let any = rest_of(&urls, old).swap_remove(0);
     assert_eq!(epoch(&any), Some(1 + changes), "voters changed four times");
-    done(&some, &["reconfigure", "--protocol", "sequence-paxos"]);
-    load.progress(100);
-    done(&some, &["reconfigure", "--protocol", protocol]);
-    load.progress(100);
+    for protocol in ["sequence-paxos", protocol] {
+        done(&some, &["reconfigure", "--protocol", protocol]);
+        load.progress(100);
+    }
 
     let acknowledged = load.stop();
     println!("{} writes were acknowledged", acknowledged.len());
@@ -277,7 +282,7 @@ fn wiped_joiner(protocol: &str) {
         (0..3).all(|n| cluster.said(n).contains("names_births=true"))
     });
 
-    let port = free_ports(1)[0];
+    let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     done(&all, &["member", "replace", "n3", "n4", "--peer-urls", &url, "--wait=false"]);
     let is_listed = |name: &str, endpoint: &str| members(endpoint).iter().any(|(other, _)| other == name);
@@ -446,7 +451,7 @@ fn forget_the_removed(protocol: &str) {
     forgotten(id(stopped));
 
     // A member that lives is removed. The change before is not the last one any more.
-    let port = free_ports(1)[0];
+    let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     done(&two.join(","), &["member", "add", "n4", "--peer-urls", &url, "--wait=false"]);
     let four = cluster.join("n4", port, &FLAGS);
@@ -579,7 +584,7 @@ fn force_new_cluster(ordering: &[&'static str]) {
     until("the old member is refused", || cluster.said(1).contains("different clusters"));
     assert_eq!(done(&three[1], &["get", "after", "--serializable"]), "");
     cluster.kill(1);
-    let port = free_ports(1)[0];
+    let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     done(&three[0], &["member", "add", "n6", "--peer-urls", &url, "--wait=false"]);
     let six = cluster.join("n6", port, &FLAGS);
@@ -634,12 +639,12 @@ fn a_replica_that_joins_serves_clients_once_it_has_caught_up() {
     let three = cluster.endpoints();
     leader(&three);
     done(&three[0], &["put", "key", "value"]);
-    let port = free_ports(1)[0];
+    let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     done(&three[0], &["member", "add", "n4", "--learner", "--peer-urls", &url, "--wait=false"]);
     cluster.kill(1);
     cluster.kill(2);
-    let pages = format!("http://127.0.0.1:{}", free_ports(1)[0]);
+    let pages = format!("http://127.0.0.1:{}", free_port());
     let listen = format!("--listen-metrics-urls={pages}");
     let four = cluster.join("n4", port, &[FLAGS[0], FLAGS[1], "--request-timeout=2s", &listen]);
     let joined = cluster.endpoints()[four].clone();
@@ -677,7 +682,7 @@ fn a_replica_that_is_not_a_member_is_told_how_to_become_one() {
     let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 1, &FLAGS);
     let only = cluster.endpoints().remove(0);
     until("it leads", || status(&only).is_some_and(|status| status["role"] == "leader"));
-    let stranger = cluster.join("n2", free_ports(1)[0], &FLAGS);
+    let stranger = cluster.join("n2", free_port(), &FLAGS);
     assert!(!cluster.ends(stranger, WAIT_MAX).success());
     let said = cluster.said(stranger);
     assert!(said.contains("is not a member") && said.contains("synod member add n2"), "{said}");
@@ -700,7 +705,7 @@ fn a_replica_that_is_not_a_member_is_told_how_to_become_one() {
     refused(&["reconfigure", "--election", "rotating", "--expected-version", "99"], "look at it again");
     refused(&["reconfigure"], "give --protocol");
     refused(&["reconfigure", "--protocol", "raft", "--election", "ballot"], "accepted: randomized");
-    refused(&["reconfigure", "--election", "randomized"], "accepted: ballot, rotating");
+    refused(&["reconfigure", "--election", "randomized"], "accepted: ballot, rotating, latency");
     refused(&["reconfigure", "--options", "head-start=off"], "accepted: window-max, dissemination, decision");
     let measured = ["reconfigure", "--protocol", "sequence-paxos", "--options", "head-start=off"];
     refused(&measured, "accepted: head-start=on, or any value on servers that run with --laboratory");

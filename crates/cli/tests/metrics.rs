@@ -1,9 +1,6 @@
 //! The page `/metrics` of a real replica, read by a parser of OpenMetrics that is not part of this project.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{
     collections::BTreeMap,
@@ -19,10 +16,9 @@ use openmetrics_parser::{
     prometheus::parse_prometheus,
 };
 
-use self::{
-    commands::{SYNOD, done, synod, until},
-    support::Cluster,
-};
+use synod_testkit::{processes::Cluster, until};
+
+use self::commands::{SYNOD, done, synod};
 
 const OPEN: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -1,9 +1,6 @@
 //! `synod tail`: real processes of merged groups, and those who follow what they decide.
 
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{
     collections::BTreeSet,
@@ -14,10 +11,9 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use self::{
-    commands::{SYNOD, done, synod, until},
-    support::Cluster,
-};
+use synod_testkit::{processes::Cluster, until};
+
+use self::commands::{SYNOD, done, synod};
 
 const FLAGS: [&str; 3] = ["--election-timeout=1500ms", "--heartbeat-interval=150ms", "--groups=merge:3"];
 

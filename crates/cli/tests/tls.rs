@@ -3,17 +3,15 @@
 #[path = "../../tls/src/authority.rs"]
 #[allow(dead_code, reason = "a part of it is used")]
 mod authority;
-#[path = "support/commands.rs"]
 mod commands;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::{os::unix::net::UnixStream, path::Path};
 
+use synod_testkit::{WAIT_MAX, free_port, processes::Cluster, until};
+
 use self::{
     authority::{Authority, Issued, Wanted},
-    commands::{SYNOD, synod, until},
-    support::{Cluster, free_ports},
+    commands::{SYNOD, synod},
 };
 
 /// Small limits, so that a joining replica must fetch a snapshot first.
@@ -98,7 +96,7 @@ fn a_cluster_serves_and_admits_members_only(threads: &str) {
     });
 
     // One that joins asks whom it joins, and fetches a snapshot.
-    let port = free_ports(1)[0];
+    let port = free_port();
     let url = format!("https://127.0.0.1:{port}");
     run(&all, &client, &["member", "add", "n4", "--peer-urls", &url, "--wait=false"]).unwrap();
     let fourth = cluster.join("n4", port, &flags);
@@ -130,12 +128,12 @@ fn a_compact_cluster_serves_and_admits_members_only() {
 fn a_replica_makes_its_own_certificates() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("client.sock");
-    let port = free_ports(1)[0];
+    let port = free_port();
     let both = format!("http://127.0.0.1:{port},https://127.0.0.1:{port},unix://{}", socket.display());
     let flags = ["--auto-tls", "--peer-auto-tls", &format!("--listen-client-urls={both}")];
     let mut cluster = Cluster::start_with_tls(Path::new(SYNOD), folder.path(), 1, &[]);
     // Without a certificate there is no TLS.
-    assert_eq!(cluster.ends(0, commands::WAIT_MAX).code(), Some(2));
+    assert_eq!(cluster.ends(0, WAIT_MAX).code(), Some(2));
     let said = cluster.said(0);
     assert!(
         said.contains("--listen-client-urls https://") && said.contains("--auto-tls makes one"),

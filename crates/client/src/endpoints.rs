@@ -252,29 +252,21 @@ impl Endpoints {
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let deadline = Instant::now() + request_timeout;
-        let (mut in_doubt, mut reached) = (false, false);
-        let mut pauses = backoff();
-        let mut attempts: u32 = 0;
-        let mut renewals = 0;
-        // Where the replicas that were asked last send this request, and how often that was done.
-        let (mut named, mut sent_on): (Vec<String>, u32) = (Vec::new(), 0);
+        let mut so_far = Attempts::default();
+        let (mut pauses, mut renewals) = (backoff(), 0);
         self.greeted().await;
         loop {
             let index = self.current.load(Ordering::Relaxed);
-            let elsewhere = named.pop().and_then(|url| Some((self.channel_to(&url)?, url)));
+            let elsewhere = so_far.named.pop().and_then(|url| Some((self.channel_to(&url)?, url)));
             let is_elsewhere = elsewhere.is_some();
             let (channel, endpoint) =
                 elsewhere.unwrap_or_else(|| (self.channel(index), self.all[index].url.clone()));
-            attempts += 1;
+            so_far.count += 1;
             let began = Instant::now();
             // An attempt is given up early only if the request may be sent again to another endpoint.
-            let attempt_deadline = match retry {
-                Retry::Reads | Retry::Freely if self.all.len() > 1 || is_elsewhere => {
-                    deadline.min(Instant::now() + attempt_timeout)
-                }
-                _ => deadline,
-            };
-            let mut refused_after = Duration::ZERO;
+            let may_go_on = retry != Retry::IfNotExecuted && (self.all.len() > 1 || is_elsewhere);
+            let attempt_deadline = if may_go_on { deadline.min(began + attempt_timeout) } else { deadline };
+            so_far.refused_after = Duration::ZERO;
             let attempt = async { send(self.with_token(channel).await?).await };
             let cause = match timeout_at(attempt_deadline, attempt).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
@@ -284,70 +276,117 @@ impl Endpoints {
                 }
                 Ok(Err(status)) => match Failure::of(&status) {
                     Failure::Refused => {
-                        return Err(refused(endpoint, &status, in_doubt && retry != Retry::Reads));
+                        return Err(refused(endpoint, &status, so_far.in_doubt && retry != Retry::Reads));
                     }
                     Failure::NotReached => describe(&status),
                     Failure::Elsewhere => {
-                        reached = true;
-                        refused_after = began.elapsed();
-                        sent_on += 1;
-                        // A client that speaks TLS tells nothing in plain text, whatever a replica names.
-                        let scheme = if self.config.tls.is_some() { "https://" } else { "http" };
-                        let named_here = endpoints_in(&status).filter(|url| url.starts_with(scheme));
-                        named = named_here.filter(|url| *url != endpoint).collect();
+                        so_far.refused(began);
+                        so_far.sent_on += 1;
+                        so_far.named = self.named_by(&status, &endpoint);
                         describe(&status)
                     }
                     Failure::NotExecuted => {
-                        reached = true;
-                        refused_after = began.elapsed();
+                        so_far.refused(began);
                         // A replica that is cut off refuses after a while, and one that knows a leader does not.
-                        if status.message() == NO_LEADER
-                            && !is_elsewhere
-                            && attempts as usize <= self.all.len()
-                            && timeout_at(deadline, self.use_one_with_a_leader(index)).await == Ok(true)
-                        {
-                            debug!(endpoint, attempts, "it knows no leader, and another endpoint does");
+                        let may_move = !is_elsewhere && so_far.count as usize <= self.all.len();
+                        if may_move && self.another_knows_a_leader(&status, index, deadline).await {
+                            debug!(
+                                endpoint,
+                                attempts = so_far.count,
+                                "it knows no leader, and another endpoint does"
+                            );
                             continue;
                         }
                         describe(&status)
                     }
                     Failure::InDoubt => {
-                        (in_doubt, reached) = (true, true);
+                        (so_far.in_doubt, so_far.reached) = (true, true);
                         let said = (!is_elsewhere).then(|| self.all[index].way.said()).flatten();
                         said.unwrap_or_else(|| describe(&status))
                     }
                 },
                 Err(_) => {
-                    (in_doubt, reached) = (true, true);
+                    (so_far.in_doubt, so_far.reached) = (true, true);
                     // The answer may be large: without more time for each attempt it would never arrive.
                     attempt_timeout *= 2;
                     "no answer in time".to_owned()
                 }
             };
-            debug!(endpoint, attempts, cause, "attempt failed");
+            debug!(endpoint, attempts = so_far.count, cause, "attempt failed");
             // As long as some that it named are left, the endpoint in use may serve other groups. If they all fail,
             // what it knows of the group is old.
-            if named.is_empty() {
+            if so_far.named.is_empty() {
                 self.move_on(index);
             }
-            let may_repeat = retry != Retry::IfNotExecuted || !in_doubt;
-            let pause = if !named.is_empty() && sent_on == 1 {
-                Duration::ZERO
-            } else if sent_on > 1 || (attempts as usize).is_multiple_of(self.all.len()) {
-                pauses.next().expect("it never ends")
-            } else {
-                Duration::ZERO
-            };
-            let hopeless = self.config.give_up_unreachable && !reached && attempts as usize >= self.all.len();
+            let paused = so_far.is_paused(self.all.len());
+            let pause = if paused { pauses.next().expect("it never ends") } else { Duration::ZERO };
             // If the next endpoint takes as long to refuse as this one did, the deadline comes first.
-            if !may_repeat || hopeless || Instant::now() + pause + refused_after >= deadline {
-                return Err(if in_doubt && retry != Retry::Reads {
-                    Error::Unknown { attempts, endpoint, cause }
-                } else {
-                    Error::Unavailable { attempts, endpoint, cause, reached }
-                });
+            let next = Instant::now() + pause + so_far.refused_after;
+            if self.is_hopeless(retry, &so_far) || next >= deadline {
+                return Err(so_far.end(retry, endpoint, cause));
             }
             sleep(pause).await;
+        }
+    }
+
+    /// Whether a replica knows no leader, and another endpoint, which is in use from now on, does.
+    async fn another_knows_a_leader(&self, status: &Status, index: usize, deadline: Instant) -> bool {
+        status.message() == NO_LEADER
+            && timeout_at(deadline, self.use_one_with_a_leader(index)).await == Ok(true)
+    }
+
+    /// Whether another attempt is forbidden, or would not reach anybody either.
+    fn is_hopeless(&self, retry: Retry, so_far: &Attempts) -> bool {
+        let may_repeat = retry != Retry::IfNotExecuted || !so_far.in_doubt;
+        let all_tried = so_far.count as usize >= self.all.len();
+        !may_repeat || (self.config.give_up_unreachable && !so_far.reached && all_tried)
+    }
+
+    /// Where a replica sends a request that it does not serve.
+    fn named_by(&self, status: &Status, endpoint: &str) -> Vec<String> {
+        // A client that speaks TLS tells nothing in plain text, whatever a replica names.
+        let scheme = if self.config.tls.is_some() { "https://" } else { "http" };
+        let named = endpoints_in(status).filter(|url| url.starts_with(scheme));
+        named.filter(|url| *url != endpoint).collect()
+    }
+}
+
+/// What a call knows of its attempts so far.
+#[derive(Default)]
+struct Attempts {
+    count: u32,
+    /// One of them may have been executed.
+    in_doubt: bool,
+    /// A replica was reached.
+    reached: bool,
+    /// The time until the last one was refused; zero if it was not.
+    refused_after: Duration,
+    /// Where the replica that was asked last sends this request.
+    named: Vec<String>,
+    /// How often a replica has sent it elsewhere.
+    sent_on: u32,
+}
+
+impl Attempts {
+    /// A replica has refused an attempt that began then.
+    fn refused(&mut self, began: Instant) {
+        self.reached = true;
+        self.refused_after = began.elapsed();
+    }
+
+    /// Whether there is a pause before the next attempt, with so many endpoints.
+    fn is_paused(&self, endpoints: usize) -> bool {
+        let goes_elsewhere = !self.named.is_empty() && self.sent_on == 1;
+        !goes_elsewhere && (self.sent_on > 1 || (self.count as usize).is_multiple_of(endpoints))
+    }
+
+    /// What the call returns if there is no further attempt.
+    fn end(self, retry: Retry, endpoint: String, cause: String) -> Error {
+        let (attempts, reached) = (self.count, self.reached);
+        if self.in_doubt && retry != Retry::Reads {
+            Error::Unknown { attempts, endpoint, cause }
+        } else {
+            Error::Unavailable { attempts, endpoint, cause, reached }
         }
     }
 }

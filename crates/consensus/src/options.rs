@@ -94,6 +94,8 @@ macro_rules! options {
             /// The most bytes of batches in one answer to a new leader, and in one message of proposals that
             /// leave together; one batch may always leave.
             pub page_bytes_max: usize,
+            /// What only a latency-aware election has.
+            pub latency: crate::election::latency::Tuning,
             $(#[doc = concat!("What only ", $name, " has.")] pub $folder: $crate::$folder::Tuning,)+
             #[doc(hidden)]
             pub planted: Option<Bug>,
@@ -112,6 +114,7 @@ macro_rules! options {
                     retransmit_after: Duration::from_millis(100),
                     announce_delay_max: Duration::from_millis(5),
                     page_bytes_max: 1 << 20,
+                    latency: crate::election::latency::Tuning::default(),
                     $($folder: $crate::$folder::Tuning::default(),)+
                     planted: None,
                 }

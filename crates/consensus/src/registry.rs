@@ -198,6 +198,9 @@ choice! {
         /// Rounds of heartbeats elect a replica that is connected to a quorum, even where only some links
         /// work (Ng 2020, section 2.4.1).
         Ballot = "ballot",
+        /// As `rotating`, and the leader hands over to the replica that exchanges messages with a majority soonest
+        /// (Santos 2012, chapter 6).
+        Latency = "latency",
         /// Raft's own: a replica that misses the leader for a time drawn at random asks for votes, after a rehearsal.
         Randomized = "randomized",
         /// There is no election: a protocol from outside needs no leader, or always has the same.

@@ -1,6 +1,6 @@
 //! The pure part of a node: what stands between its replicas and the threads, files and sockets that serve them.
 //!
-//! A [`Replica`](../synod_replica/struct.Replica.html) says what it wants done. The parts here decide what of that may
+//! A [`Replica`](synod_replica::Replica) says what it wants done. The parts here decide what of that may
 //! happen when. They have no thread, clock, file or socket: `synod-node` puts threads around them, `synod-sim` a seed,
 //! and `synod-lab` a model of what the work costs.
 //!
@@ -15,10 +15,24 @@
 //! 4. **A gate ends with the life of its replica.** What waits in it is never sent: the next life may not have the
 //!    records that it rests on.
 //!
+//! 5. **Jobs of execution are taken from their [`Execution`] one at a time, and only after all that the step wants that
+//!    pushed them is carried out.** A snapshot that is frozen within a batch lacks the rest of it for good; a client
+//!    that is told of a change of the group before the change shows asks the wrong replicas next.
+//! 6. **A caller that executes beside other work ends its turn after a bounded time, and looks at its clock before the
+//!    next.** Otherwise heartbeats are late, and a leader that is well is taken for lost.
+//! 7. **A snapshot file gets its name, is served and is deleted only as the [`SnapshotBook`] says, and the book hears
+//!    of it before a replica does.** A replica that hears of a snapshot trims its log: without the file, slots are gone.
+//!
 //! | file | contents |
 //! | --- | --- |
 //! | `gate.rs` | which message may leave |
+//! | `execution.rs` | what is executed next, and which reads wait |
+//! | `snapshots.rs` | which snapshot file is received, named, served, installed and forgotten |
 
+mod execution;
 mod gate;
+mod snapshots;
 
+pub use execution::{Execution, Reads};
 pub use gate::{Entry, Exit, Gate};
+pub use snapshots::{Kept, SnapshotBook};

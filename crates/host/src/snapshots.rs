@@ -159,8 +159,7 @@ impl<R> SnapshotBook<R> {
 
     /// Which files stay, now that the group has a new one; of each group of which some may have to go.
     pub fn keep(&mut self, now: Time, group: GroupId) -> Vec<(GroupId, Kept)> {
-        let receives =
-            |of: &OfGroup<R>| of.served.is_some_and(|served| now.since(served) < RECEIVES_FOR);
+        let receives = |of: &OfGroup<R>| of.served.is_some_and(|served| now.since(served) < RECEIVES_FOR);
         let Some(files) = &mut self.merged else {
             let of_peers = if receives(self.of(group)) { KEPT_FOR_PEERS } else { 0 };
             return vec![(group, Kept::Newest(KEPT + of_peers))];
@@ -233,7 +232,9 @@ mod tests {
         assert_eq!(book.written(FIRST, info(4, 9), Some(cut([4, 3], 4))), [(SECOND, info(3, 9))]);
         assert_eq!(book.serve(at(1), PEER, SECOND, Slot(3), 0), (FIRST, Slot(4)));
         let less = cut([4, 2], 4);
-        assert!(!book.may_be_named(FIRST, Slot(4), Some(&less)) && book.may_be_named(FIRST, Slot(5), Some(&less)));
+        assert!(
+            !book.may_be_named(FIRST, Slot(4), Some(&less)) && book.may_be_named(FIRST, Slot(5), Some(&less))
+        );
         assert_eq!(book.written(FIRST, info(5, 9), Some(cut([5, 0], 5))), []);
         let kept = |slots: [&[u64]; 2]| {
             let of = |slots: &[u64]| Kept::Slots(slots.iter().copied().map(Slot).collect());

@@ -19,6 +19,7 @@ mod auth;
 mod bbolt;
 mod budget;
 mod changes;
+pub mod describe;
 mod digest;
 mod error;
 mod etcd_db;

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     attacks, calibrate, chaos, experiments,
     ground::Ground,
-    likeness,
+    likeness, model,
     net::namespaces,
     overload, report,
     study::{self, COMMON_PARAMETERS, Conduct, Experiment, LabError, Parameters, RunOptions, Summary},
@@ -71,6 +71,8 @@ enum Command {
         #[arg(long, hide = true)]
         inside: bool,
     },
+    /// Print what a document's formulas foretell
+    Model(model::Args),
     /// Write report.html and report.md from the results of `run`
     Report {
         /// The folder with the results of `run`.
@@ -108,6 +110,7 @@ pub fn main(args: Args) -> ExitCode {
     let outcome = match args.command {
         Command::List { names } => list(&names),
         Command::Report { folder } => write_report(&folder),
+        Command::Model(args) => model::run(&args).map(|table| println!("{table}")),
         Command::Run { special: Some(special), .. } => {
             return match (interruption(), own_program()) {
                 (Ok(interrupted), Ok(program)) => match special {
@@ -139,6 +142,7 @@ pub fn main(args: Args) -> ExitCode {
                     | LabError::Parameter { .. }
                     | LabError::Topology { .. }
                     | LabError::Costs { .. }
+                    | LabError::Model(_)
             );
             ExitCode::from(if usage { 2 } else { 1 })
         }

@@ -15,6 +15,7 @@ pub mod experiments;
 mod figure;
 pub mod ground;
 pub mod likeness;
+mod model;
 pub mod net;
 pub mod overload;
 pub mod report;

@@ -1,11 +1,11 @@
 //! The executor's thread: applies decided batches of each group in order, answers queries, freezes and restores states.
 
 use std::{
-    collections::BTreeMap,
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
+use synod_host::Reads;
 use synod_replica::{
     Answer, Begun, Event, Executor, Frozen, Installed, Outcome, Replaced, RequestError, SnapshotInfo,
     StateMachine,
@@ -92,7 +92,7 @@ pub(crate) struct ExecutorStage<S> {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ahead: Arc<Ahead>,
     /// Queries that wait for a slot.
-    pub(crate) waiting: BTreeMap<Slot, Queries>,
+    pub(crate) waiting: Reads<Slot, Queries>,
     /// A batch of which a part is executed. The source of the jobs lets the rest follow before anything else.
     pub(crate) begun: Option<Part>,
 }
@@ -225,7 +225,7 @@ impl<S: StateMachine> ExecutorStage<S> {
             Job::Query { slot, queries } if slot <= self.executor.applied() => {
                 answer(&self.executor, queries)
             }
-            Job::Query { slot, queries } => self.waiting.entry(slot).or_default().extend(queries),
+            Job::Query { slot, queries } => self.waiting.push(slot, queries),
             Job::QueryAt { slots, queries } => {
                 return self.run_job(Job::Query { slot: slots[0], queries }, until);
             }
@@ -267,12 +267,8 @@ impl<S: StateMachine> ExecutorStage<S> {
         self.shared.executed.publish(self.executor.applied().0);
         self.ahead.mark(self.group);
         self.shared.client_sessions.set(self.executor.client_sessions() as u64);
-        while let Some(entry) = self.waiting.first_entry() {
-            if *entry.key() > self.executor.applied() {
-                break;
-            }
-            answer(&self.executor, entry.remove());
-        }
+        let applied = self.executor.applied();
+        self.waiting.reached(|slot| *slot <= applied).for_each(|queries| answer(&self.executor, queries));
     }
 
     fn restore(&mut self, info: SnapshotInfo, read: Option<snapshots::ReadState>) -> Event {

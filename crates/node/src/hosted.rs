@@ -1,13 +1,12 @@
 //! One group of replicas, as this node takes part in it: what its replica is told, and what it wants done.
 
 use std::{
-    collections::VecDeque,
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
 use synod_consensus::Role;
-use synod_host::Entry;
+use synod_host::{Entry, Execution};
 use synod_replica::{Action, Clocked, Event, Fork, Group, Mark, Replica, ReplicaStatus, RequestError};
 use synod_storage::Reached;
 use synod_sync::{Planted, channel::Sender, planted, time::Instant};
@@ -33,20 +32,15 @@ const REACHED_INTERVAL: Duration = Duration::from_secs(1);
 /// Elections are over by then, if there can be any.
 const STRANDED_AFTER: Duration = Duration::from_secs(30);
 
-/// Where commands of a group are executed.
-pub(crate) enum Execution {
-    /// On a thread of its own.
-    Thread(Sender<(GroupId, Job)>),
-    /// Here, in order: these jobs wait for their turn.
-    Here(VecDeque<Job>),
-}
-
 /// One group of replicas, as this node takes part in it.
 pub(crate) struct Hosted {
     pub(crate) group: GroupId,
     pub(crate) replica: Replica,
     pub(crate) actions: Vec<Action>,
-    pub(crate) execution: Execution,
+    /// What is to be executed.
+    pub(crate) execution: Execution<Job>,
+    /// The thread that executes it, unless this one does.
+    pub(crate) executor: Option<Sender<(GroupId, Job)>>,
     pub(crate) shared: Arc<Shared>,
     /// The members, and where to find them while the log does not tell.
     pub(crate) notes: Notes,
@@ -149,9 +143,15 @@ impl Hosted {
 
     pub(crate) fn carry_out(&mut self, common: &mut Common, deadline: &mut Time) {
         let mut actions = std::mem::take(&mut self.actions);
-        change_before_answer(&mut actions);
         actions.drain(..).for_each(|action| self.carry_out_one(action, common, deadline));
         self.actions = actions; // Its memory serves again.
+        // Last: a caller that is told that the group has changed may ask at once which replicas are in it now.
+        if let Some(executor) = &self.executor {
+            for job in self.execution.hand_over() {
+                // A failed send means that the replica is stopping.
+                let _ = executor.send((self.group, job));
+            }
+        }
     }
 
     fn carry_out_one(&mut self, action: Action, common: &mut Common, deadline: &mut Time) {
@@ -167,14 +167,14 @@ impl Hosted {
                 let now = (!requests.is_empty()).then(Instant::now);
                 let reply = |(place, request)| Some((place, commands.remove(request)?.ordered(now)));
                 let replies = requests.into_iter().filter_map(reply).collect();
-                self.execute(Job::Execute { slot, ballots, batch, replies });
+                self.execution.push(Job::Execute { slot, ballots, batch, replies });
             }
             Action::ReadAt { read, slot } if common.merged.is_some() => {
                 let reads = common.merged.as_mut().map(|merged| &mut merged.reads);
                 if let Some((slots, queries)) =
                     reads.and_then(|reads| reads.confirmed(self.group, read, slot))
                 {
-                    self.execute(Job::QueryAt { slots, queries: confirmed(queries) });
+                    self.execution.push(Job::QueryAt { slots, queries: confirmed(queries) });
                 }
             }
             Action::ReadFailed { read, error } if common.merged.is_some() => {
@@ -183,7 +183,7 @@ impl Hosted {
             }
             Action::ReadAt { read, slot } => {
                 if let Some(queries) = self.waiting.take_read(read) {
-                    self.execute(Job::Query { slot, queries: confirmed(queries) });
+                    self.execution.push(Job::Query { slot, queries: confirmed(queries) });
                 }
             }
             Action::ReadFailed { read, error } => {
@@ -224,7 +224,7 @@ impl Hosted {
                 self.shared.retired.store(true, SeqCst);
             }
             Action::Deadline(at) => *deadline = common.rounded(at),
-            Action::TakeSnapshot => self.execute(Job::Freeze),
+            Action::TakeSnapshot => self.execution.push(Job::Freeze),
             Action::ReadChunk { to, slot, offset, len_max } => {
                 self.to_snapshots(common, SnapshotJob::ReadChunk { to, slot, offset, len_max });
             }
@@ -346,35 +346,6 @@ impl Hosted {
         }
     }
 
-    pub(crate) fn execute(&mut self, job: Job) {
-        match &mut self.execution {
-            Execution::Thread(jobs) => {
-                let _ = jobs.send((self.group, job));
-            }
-            Execution::Here(jobs) => jobs.push_back(job),
-        }
-    }
-
-    /// Does something before what waits to be executed here.
-    pub(crate) fn execute_next(&mut self, job: Job) {
-        if let Execution::Here(jobs) = &mut self.execution {
-            jobs.push_front(job);
-        }
-    }
-
-    /// Whether something waits to be executed here.
-    pub(crate) fn has_jobs(&self) -> bool {
-        matches!(&self.execution, Execution::Here(jobs) if !jobs.is_empty())
-    }
-
-    /// The next job that is to be done here.
-    pub(crate) fn next_job(&mut self) -> Option<Job> {
-        match &mut self.execution {
-            Execution::Thread(_) => None,
-            Execution::Here(jobs) => jobs.pop_front(),
-        }
-    }
-
     fn to_snapshots(&self, common: &Common, job: SnapshotJob) {
         let _ = common.snapshots.send((self.group, job));
     }
@@ -404,62 +375,4 @@ impl Hosted {
 fn confirmed(queries: Queries) -> Queries {
     let now = Some(Instant::now());
     queries.into_iter().map(|(query, reply)| (query, reply.ordered(now))).collect()
-}
-
-/// A caller that is told that the group has changed may ask at once which replicas are in it now. So that is carried
-/// out before the change is executed and answered.
-fn change_before_answer(actions: &mut [Action]) {
-    let mut change = None;
-    for at in 0..actions.len() {
-        match &actions[at] {
-            Action::Execute { batch, .. } => change = batch.reconfiguration().map(|_| at),
-            Action::Group(_) => {
-                if let Some(from) = change.take() {
-                    actions[from..=at].rotate_right(1);
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use synod_consensus::Options;
-    use synod_replica::Group;
-    use synod_wire::{Ballots, Batch, BatchBuilder, CommandKind, ReplicaId, SessionId};
-
-    use super::*;
-
-    #[test]
-    fn a_change_is_known_before_it_is_answered_and_all_else_keeps_its_order() {
-        let batch = |kind| {
-            let mut builder = BatchBuilder::new();
-            builder.push_as(kind, SessionId(1), 1, 1, b"x");
-            builder.finish()
-        };
-        let execute = |slot, batch: Batch| Action::Execute {
-            slot: Slot(slot),
-            ballots: Ballots::ZERO,
-            batch,
-            requests: Vec::new(),
-        };
-        let group = || Action::Group(Group::of(&Options::default(), [ReplicaId(1)]));
-        let mut actions = vec![
-            execute(1, batch(CommandKind::Reconfigure)),
-            execute(2, batch(CommandKind::Apply)),
-            execute(3, batch(CommandKind::Reconfigure)),
-            Action::Retired,
-            group(),
-            execute(4, batch(CommandKind::Apply)),
-            group(),
-        ];
-        change_before_answer(&mut actions);
-        let told = actions.iter().map(|action| match action {
-            Action::Execute { slot, .. } => slot.to_string(),
-            Action::Group(_) => "group".to_owned(),
-            _ => "retired".to_owned(),
-        });
-        assert_eq!(told.collect::<Vec<_>>(), ["1", "2", "group", "3", "retired", "4", "group"]);
-    }
 }

@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use synod_host::Reads;
 use synod_replica::{Event, Executor, MergedExecutor, RequestError, Restored, SnapshotInfo, StateMachine};
 use synod_storage::SnapshotStore;
 use synod_sync::{channel::Sender, time::Instant};
@@ -25,7 +26,7 @@ pub(crate) struct MergedStage<S> {
     snapshots: Sender<(GroupId, SnapshotJob)>,
     ahead: Arc<Ahead>,
     /// Queries that wait for slots of all groups.
-    waiting: Vec<(Vec<Slot>, Queries)>,
+    waiting: Reads<Vec<Slot>, Queries>,
     /// The group that all others wait for.
     stalled: Option<GroupId>,
     /// The last job left batches that have their turn.
@@ -105,7 +106,7 @@ impl<S: StateMachine> MergedStage<S> {
             }
             Job::Query { queries, .. } => answer(executor, queries),
             Job::QueryAt { slots, queries } => {
-                self.waiting.push((slots, queries));
+                self.waiting.push(slots, queries);
                 self.answer();
             }
             Job::Freeze => match self.merged.freeze(group) {
@@ -165,15 +166,8 @@ impl<S: StateMachine> MergedStage<S> {
         }
         let applied = self.applied();
         let reached = |slots: &[Slot]| slots.iter().zip(&applied).all(|(slot, applied)| slot <= applied);
-        let mut at = 0;
-        while at < self.waiting.len() {
-            if reached(&self.waiting[at].0) {
-                let (_, queries) = self.waiting.swap_remove(at);
-                answer(self.merged.executor(), queries);
-            } else {
-                at += 1;
-            }
-        }
+        let executor = self.merged.executor();
+        self.waiting.reached(|slots| reached(slots)).for_each(|queries| answer(executor, queries));
     }
 
     /// Goes on from a snapshot that was received for a group, and tells all groups.

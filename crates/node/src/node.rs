@@ -343,7 +343,7 @@ impl Node {
         let (transport, inbox) = (connections.sender(), connections.inbox());
 
         let log_stage = wiring.log_stage(wal, &begun, &transport, durable, config.merging.is_some());
-        let snapshot_stage = wiring.snapshot_stage(&begun, files, snapshots::reader::<S>());
+        let snapshot_stage = wiring.snapshot_stage(&begun, files, snapshots::reader::<S>(), clock);
         let (here, there) = wiring.executors(&config, executors, &begun);
         let groups: Arc<[_]> = begun.iter().map(|group| Arc::clone(&group.shared)).collect();
         let handles = wiring.handles(&config, &begun, &groups, &transport);

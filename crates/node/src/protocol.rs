@@ -311,7 +311,7 @@ impl<S: StateMachine> ProtocolStage<S> {
                 jobs.into_iter().for_each(|job| self.request(now, group, job));
             }
             Input::Job(group, job) => {
-                self.touch(group).execute(job);
+                self.touch(group).execution.push(job);
             }
             Input::ReadLog { group, from, bytes_max, answer } => {
                 // A task that does not wait any more needs no answer.
@@ -436,7 +436,7 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
         let (began, mut changed) = (Instant::now(), false);
         while let Some(group) = self.executing.pop_front() {
-            let job = self.hosted[usize::from(group.0)].next_job();
+            let job = self.hosted[usize::from(group.0)].execution.begin();
             let executors = self.executors.as_mut();
             let until = Some(began + EXECUTION_TURN);
             let events = job.zip(executors).map(|(job, executors)| executors.run_job(group, job, until));
@@ -445,10 +445,14 @@ impl<S: StateMachine> ProtocolStage<S> {
                 self.touch(group).step(now, event);
                 changed = true;
             }
+            let execution = &mut self.hosted[usize::from(group.0)].execution;
             if self.executors.as_ref().is_some_and(|executors| executors.has_more(group)) {
-                self.hosted[usize::from(group.0)].execute_next(Job::GoOn);
+                execution.goes_on(Job::GoOn);
+            } else {
+                execution.done();
             }
-            if self.hosted[usize::from(group.0)].has_jobs() {
+            execution.sleep();
+            if execution.wake() {
                 self.executing.push_back(group);
             }
             if began.elapsed() >= EXECUTION_TURN {
@@ -466,7 +470,7 @@ impl<S: StateMachine> ProtocolStage<S> {
     /// Notes which of the touched groups have something to execute here.
     fn find_jobs(&mut self) {
         for &group in &self.touched {
-            if self.hosted[usize::from(group.0)].has_jobs() && !self.executing.contains(&group) {
+            if self.hosted[usize::from(group.0)].execution.wake() {
                 self.executing.push_back(group);
             }
         }

@@ -9,13 +9,12 @@ use std::{
     collections::VecDeque,
     io::{self, Write},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::Bytes;
-use synod_replica::{
-    Cut, Event, Executor, Frozen, MergedFile, MergedFiles, ReadSnapshot, Replaced, SnapshotInfo, StateMachine,
-};
+use synod_host::{Kept, SnapshotBook};
+use synod_replica::{Cut, Event, Executor, Frozen, ReadSnapshot, Replaced, SnapshotInfo, StateMachine};
 use synod_storage::{SnapshotReceiver, SnapshotStore, StorageError};
 use synod_sync::{Planted, channel::Receiver, planted};
 use synod_transport::Repeats;
@@ -24,7 +23,7 @@ use synod_wire::{GroupId, ReplicaId, Slot};
 use crate::{
     executor::{Job, JobSender},
     inputs::Queue,
-    protocol::Input,
+    protocol::{Clock, Input},
     status::Shared,
 };
 
@@ -70,21 +69,13 @@ pub(crate) fn of_kind<S: StateMachine>(read: ReadState) -> Result<ReadSnapshot<S
     read.downcast().map(|read| *read).map_err(|_| "it is one of another state machine".to_owned())
 }
 
-/// How many snapshots are kept on disk: the newest, and the one before, in case the newest is found damaged.
-const KEPT: usize = 2;
-
-/// How many more are kept while a peer is receiving one, since it would otherwise begin again with every new snapshot.
-const KEPT_FOR_PEERS: usize = 2;
-
-/// For how long after it last asked for a piece a peer counts as receiving a snapshot.
-const RECEIVES_FOR: Duration = Duration::from_secs(10);
-
 /// The thread, with the snapshots of all groups.
 pub(crate) struct SnapshotStage {
     /// The groups, by their numbers.
     pub(crate) groups: Vec<GroupSnapshots>,
-    /// The files of merged groups.
-    pub(crate) merged: Option<MergedFiles>,
+    /// Which files there are, and what becomes of them.
+    pub(crate) book: SnapshotBook<SnapshotReceiver>,
+    pub(crate) clock: Clock,
     pub(crate) events: Queue,
     pub(crate) executor: JobSender,
     /// What the first group shows.
@@ -100,16 +91,13 @@ pub(crate) struct SnapshotStage {
 /// The snapshots of a group.
 pub(crate) struct GroupSnapshots {
     pub(crate) store: Arc<SnapshotStore>,
-    pub(crate) receiving: Option<(SnapshotInfo, SnapshotReceiver)>,
-    /// When a peer last asked for a piece.
-    pub(crate) served: Option<Instant>,
     /// What goes wrong with them does so again at the next attempt.
     warnings: Repeats,
 }
 
 impl GroupSnapshots {
     pub(crate) fn new(store: Arc<SnapshotStore>) -> GroupSnapshots {
-        GroupSnapshots { store, receiving: None, served: None, warnings: Repeats::default() }
+        GroupSnapshots { store, warnings: Repeats::default() }
     }
 }
 
@@ -133,9 +121,7 @@ impl SnapshotStage {
             SnapshotJob::ReadChunk { to, slot, offset, len_max } => {
                 self.read_chunk(group, to, slot, offset, len_max)
             }
-            SnapshotJob::WriteChunk { info, offset, bytes } => {
-                self.groups[usize::from(group.0)].write_chunk(info, offset, &bytes)
-            }
+            SnapshotJob::WriteChunk { info, offset, bytes } => self.write_chunk(group, info, offset, &bytes),
             SnapshotJob::Finish(info) if self.finish(group, info) => {
                 match self.reader {
                     Some(_) => self.waiting.push_front((group, SnapshotJob::Read(info))),
@@ -156,6 +142,36 @@ impl SnapshotStage {
         self.tell(group, event);
     }
 
+    /// Adds a piece to the snapshot that a group receives.
+    fn write_chunk(&mut self, group: GroupId, info: SnapshotInfo, offset: u64, bytes: &Bytes) -> Event {
+        match self.add_chunk(group, info, offset, bytes) {
+            Ok(end) => Event::ChunkWritten { slot: info.slot, end },
+            Err(error) => {
+                if let Some(left_out) = self.groups[usize::from(group.0)].warnings.admit("receive") {
+                    tracing::error!(slot = info.slot.0, %error, "a snapshot cannot be received{left_out}");
+                }
+                self.book.give_up(group);
+                Event::SnapshotInstalled(None)
+            }
+        }
+    }
+
+    fn add_chunk(
+        &mut self,
+        group: GroupId,
+        info: SnapshotInfo,
+        offset: u64,
+        bytes: &Bytes,
+    ) -> Result<u64, StorageError> {
+        let store = &self.groups[usize::from(group.0)].store;
+        let begin = || {
+            tracing::info!(slot = info.slot.0, bytes = info.bytes, "receiving a snapshot");
+            store.receive(info.slot, info.bytes)
+        };
+        self.book.receive(group, info, offset, begin)?.write_chunk(offset, bytes)?;
+        Ok(offset + bytes.len() as u64)
+    }
+
     fn tell(&self, group: GroupId, event: Event) {
         // A failed send means that the protocol's thread has ended; the stop follows.
         let _ = self.events.send(Input::Event(group, event));
@@ -170,8 +186,7 @@ impl SnapshotStage {
         offset: u64,
         len_max: usize,
     ) -> Event {
-        let file = self.merged.as_mut().and_then(|files| files.serve(to, group, slot, offset));
-        let (of, named) = file.map_or((group, slot), |file| (file.group, file.slot));
+        let (of, named) = self.book.serve(self.clock.now(), to, group, slot, offset);
         let event = self.groups[usize::from(of.0)].read_chunk(to, named, offset, len_max);
         match event {
             // The peer knows it by the slot that it asked for.
@@ -215,14 +230,8 @@ impl SnapshotStage {
 
     /// Takes note that merged groups have gone on from a file that was received, or that it cannot be read.
     fn restored(&mut self, group: GroupId, slot: Slot, sound: bool) {
-        let Some(files) = &mut self.merged else { return };
-        if sound {
-            return files.installed(group, slot);
-        }
-        files.forget(group, slot);
-        // It may be newer than all others, and the next life would begin with it.
-        let store = &self.groups[usize::from(group.0)].store;
-        if let Err(error) = store.retain_only(&files.slots_of(group)) {
+        let Some(kept) = self.book.restored(group, slot, sound) else { return };
+        if let Err(error) = self.groups[usize::from(group.0)].store.retain_only(&kept) {
             tracing::warn!(%error, "a snapshot that cannot be installed could not be removed");
         }
     }
@@ -230,28 +239,26 @@ impl SnapshotStage {
     /// Whether the received bytes are a whole snapshot, which then gets its name. Merged groups are in one file, which
     /// may be of the slot of another group.
     fn finish(&mut self, group: GroupId, info: SnapshotInfo) -> bool {
-        let (place, count) = (usize::from(group.0), self.groups.len());
-        let finished = match (self.groups[place].receiving.take(), &mut self.merged) {
-            (Some((receiving, receiver)), None) if receiving == info => receiver.finish().map(drop),
-            (Some((receiving, receiver)), Some(files)) if receiving == info => {
-                let mut accepted = None;
-                let finished = receiver.finish_for_group(|contents| {
-                    accepted = files.accepted(group, info, count, contents);
-                    accepted.is_some()
-                });
-                finished.map(|_| accepted.into_iter().for_each(|file| files.receive(file)))
-            }
-            _ => {
-                tracing::error!(slot = info.slot.0, "the pieces of a received snapshot are not here");
-                return false;
-            }
+        let Some(receiver) = self.book.received(group, info) else {
+            tracing::error!(slot = info.slot.0, "the pieces of a received snapshot are not here");
+            return false;
+        };
+        let finished = if self.book.merged().is_none() {
+            receiver.finish().map(drop)
+        } else {
+            let mut accepted = None;
+            let finished = receiver.finish_for_group(|contents| {
+                accepted = self.book.accepted(group, info, contents);
+                accepted.is_some()
+            });
+            finished.map(|_| accepted.into_iter().for_each(|file| self.book.named(file)))
         };
         match &finished {
             Ok(()) => {
                 tracing::debug!(%group, slot = info.slot.0, bytes = info.bytes, "received a snapshot whole")
             }
             Err(error) => {
-                if let Some(left_out) = self.groups[place].warnings.admit("sound") {
+                if let Some(left_out) = self.groups[usize::from(group.0)].warnings.admit("sound") {
                     tracing::error!(%group, slot = info.slot.0, %error, "a received snapshot is not sound{left_out}");
                 }
             }
@@ -275,8 +282,8 @@ impl SnapshotStage {
                 tracing::info!(%group, slot = slot.0, bytes, took = ?began.elapsed(), "wrote a snapshot");
                 self.shared.snapshots_written.add(1);
                 self.shared.snapshot_bytes_written.add(*bytes);
-                if let Some(cut) = cut {
-                    self.share(group, MergedFile { cut, group, slot, bytes: *bytes });
+                for (other, info) in self.book.written(group, SnapshotInfo { slot, bytes: *bytes }, cut) {
+                    self.tell(other, Event::SnapshotShared(info));
                 }
                 if let Err(error) = self.retain(group)
                     && let Some(left_out) = self.groups[usize::from(group.0)].warnings.admit("retain")
@@ -294,26 +301,14 @@ impl SnapshotStage {
         self.tell(group, Event::SnapshotTaken(written.ok().map(|bytes| SnapshotInfo { slot, bytes })));
     }
 
-    /// Tells the other groups of a snapshot that holds them too.
-    fn share(&mut self, taken_by: GroupId, file: MergedFile) {
-        for (group, &slot) in (0u16..).map(GroupId).zip(&file.cut.slots) {
-            if group != taken_by && slot > Slot::ZERO {
-                self.tell(group, Event::SnapshotShared(SnapshotInfo { slot, bytes: file.bytes }));
-            }
-        }
-        self.merged.get_or_insert_default().add(file);
-    }
-
     /// Removes snapshots that are not needed any more.
     fn retain(&mut self, group: GroupId) -> Result<(), StorageError> {
-        let receives = |of: &GroupSnapshots| of.served.is_some_and(|served| served.elapsed() < RECEIVES_FOR);
-        let Some(files) = &mut self.merged else {
-            let of = &self.groups[usize::from(group.0)];
-            return of.store.retain(if receives(of) { KEPT + KEPT_FOR_PEERS } else { KEPT });
-        };
-        files.keep(KEPT, self.groups.iter().any(receives));
-        for (group, of) in (0u16..).map(GroupId).zip(&self.groups) {
-            of.store.retain_only(&files.slots_of(group))?;
+        for (group, kept) in self.book.keep(self.clock.now(), group) {
+            let store = &self.groups[usize::from(group.0)].store;
+            match kept {
+                Kept::Newest(count) => store.retain(count)?,
+                Kept::Slots(slots) => store.retain_only(&slots)?,
+            }
         }
         Ok(())
     }
@@ -335,9 +330,7 @@ impl SnapshotStage {
         }
         // One of that name may have come from a peer meanwhile. None can between this and the end, since only this
         // thread names files.
-        if let (Some(files), Some(cut)) = (&serving.stage.merged, cut)
-            && !files.may_be_named(group, slot, cut)
-        {
+        if !serving.stage.book.may_be_named(group, slot, cut) {
             return Err(io::Error::other("there is one of that name which holds more"));
         }
         Ok(serving.file.finish().map_err(io::Error::other)?.file_bytes)
@@ -347,7 +340,6 @@ impl SnapshotStage {
 impl GroupSnapshots {
     fn read_chunk(&mut self, to: ReplicaId, slot: Slot, offset: u64, len_max: usize) -> Event {
         // A snapshot that is gone is answered with a size of zero: the peer then asks what there is instead.
-        self.served = Some(Instant::now());
         let bytes = self.store.read_chunk(slot, offset, len_max);
         let (total, bytes) = match bytes.and_then(|bytes| Ok((self.store.file_bytes(slot)?, bytes))) {
             Ok(found) => found,
@@ -359,30 +351,6 @@ impl GroupSnapshots {
             }
         };
         Event::ChunkRead { to, slot, offset, total, bytes }
-    }
-
-    fn write_chunk(&mut self, info: SnapshotInfo, offset: u64, bytes: &Bytes) -> Event {
-        match self.add_chunk(info, offset, bytes) {
-            Ok(end) => Event::ChunkWritten { slot: info.slot, end },
-            Err(error) => {
-                if let Some(left_out) = self.warnings.admit("receive") {
-                    tracing::error!(slot = info.slot.0, %error, "a snapshot cannot be received{left_out}");
-                }
-                self.receiving = None;
-                Event::SnapshotInstalled(None)
-            }
-        }
-    }
-
-    fn add_chunk(&mut self, info: SnapshotInfo, offset: u64, bytes: &Bytes) -> Result<u64, StorageError> {
-        if offset == 0 || self.receiving.as_ref().is_none_or(|(receiving, _)| *receiving != info) {
-            tracing::info!(slot = info.slot.0, bytes = info.bytes, "receiving a snapshot");
-            self.receiving = None;
-            self.receiving = Some((info, self.store.receive(info.slot, info.bytes)?));
-        }
-        let (_, receiver) = self.receiving.as_mut().expect("just set");
-        receiver.write_chunk(offset, bytes)?;
-        Ok(offset + bytes.len() as u64)
     }
 }
 
@@ -430,7 +398,7 @@ mod tests {
     use std::io::{Read, Write};
 
     use synod_consensus::Options;
-    use synod_replica::{Context, Group, SnapshotReader, Take};
+    use synod_replica::{Context, Group, MergedFiles, SnapshotReader, Take};
     use synod_sync::channel::{Sender, unbounded};
     use synod_wire::{Ballots, BatchBuilder, ClusterId, CommandKind, SessionId};
 
@@ -530,7 +498,8 @@ mod tests {
             let merged = MergedStage::new(executed(batches, skips), groups.into(), asked.clone(), ahead);
             let stage = SnapshotStage {
                 groups: stores.into_iter().map(GroupSnapshots::new).collect(),
-                merged: Some(MergedFiles::default()),
+                book: SnapshotBook::new(2, Some(MergedFiles::default())),
+                clock: Clock::start(),
                 events: queue,
                 executor: JobSender::Thread(executor),
                 shared: Arc::default(),
@@ -620,7 +589,7 @@ mod tests {
         fn names(&self) -> [Vec<u64>; 2] {
             [0, 1].map(|group: usize| {
                 let slots = self.stage.groups[group].store.slots().unwrap();
-                assert_eq!(self.stage.merged.as_ref().unwrap().slots_of(GroupId(group as u16)), slots);
+                assert_eq!(self.stage.book.merged().unwrap().slots_of(GroupId(group as u16)), slots);
                 slots.into_iter().map(|slot| slot.0).collect()
             })
         }

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, io, sync::atomic::AtomicU64, time::Duration};
 
-use synod_host::Entry;
+use synod_host::{Entry, SnapshotBook};
 use synod_replica::{Executor, MergedFiles, Pace, StateMachine};
 use synod_storage::{DataDir, PeerBook, Wal};
 use synod_sync::{
@@ -22,7 +22,7 @@ use crate::{
     event_loop::Task,
     executor::{ExecutorStage, Executors, Job, JobSender},
     handle::Inner,
-    hosted::{Execution, Hosted},
+    hosted::Hosted,
     inputs::{Inputs, InputsEnd, Queue},
     log::{LogJob, LogStage, LoggedGroup},
     merged::{MergedGroup, MergedStage},
@@ -138,10 +138,12 @@ impl Wiring {
         begun: &[Begun],
         merged: Option<MergedFiles>,
         reader: Option<Reader>,
+        clock: Clock,
     ) -> SnapshotStage {
         SnapshotStage {
             groups: begun.iter().map(|group| GroupSnapshots::new(Arc::clone(&group.store))).collect(),
-            merged,
+            book: SnapshotBook::new(begun.len(), merged),
+            clock,
             events: self.inputs.clone(),
             executor: self.executor.clone(),
             shared: Arc::clone(&begun[0].shared),
@@ -224,16 +226,12 @@ impl Wiring {
     /// A group on the protocol's thread.
     pub(crate) fn host(&self, begun: Begun, data_dir: &Arc<DataDir>, durable: Lsn) -> Hosted {
         let Begun { group, replica, actions, shared, origin, executed, settles_at, .. } = begun;
-        let execution = if self.compact {
-            Execution::Here(VecDeque::new())
-        } else {
-            Execution::Thread(self.jobs.clone())
-        };
         Hosted {
             group,
             replica,
             actions,
-            execution,
+            execution: Default::default(),
+            executor: (!self.compact).then(|| self.jobs.clone()),
             notes: Notes { group, data_dir: Arc::clone(data_dir), origin },
             stranded: Default::default(),
             stage: None,

@@ -21,13 +21,14 @@ use synod_consensus::{ProtocolKind, Role};
 use synod_node::{Config, Handle, MemberAddress, Node, Threads};
 use synod_storage::{
     DataDir, Durability, Keep, Options, Wal,
-    explored::{durable_in, new_disk},
+    explored::{durable_in, set_disk},
 };
 use synod_sync::{
     Planted,
     explore::{self, block_on, draw, is_strict, pass_until},
     net, thread,
 };
+use synod_testkit::FaultyDisk;
 use synod_wire::{ClusterId, ReplicaId, Slot, Writer};
 
 /// Far more time than anything here takes.
@@ -39,6 +40,13 @@ fn seeds(few: Range<u64>) -> Range<u64> {
     let Ok(given) = std::env::var("SYNOD_INTERLEAVINGS") else { return few };
     let bounds = given.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
     bounds.expect("SYNOD_INTERLEAVINGS is a range such as 0..5000")
+}
+
+/// Gives the test a new and empty disk. The disk accepts writes in pieces and, as the seed decides, writes
+/// some of them back before it is asked to.
+fn new_disk(seed: u64) {
+    let disk = FaultyDisk::new(seed).with_scheduler(explore::switch);
+    set_disk(Arc::new(disk.clone()), move |dir| Arc::new(disk.copy_of(dir)));
 }
 
 fn config(id: u64, count: u64, seed: u64) -> Config {

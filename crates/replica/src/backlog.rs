@@ -123,10 +123,11 @@ impl Backlog {
         self.held.done(lsn);
     }
 
-    /// Whether a message of this size, which waits for record `after`, may be sent. If so, and if it has to
-    /// wait, it counts as held from now on.
+    /// Whether a message of this size, which rests on record `after`, may be sent. If so, and if it has to
+    /// wait, it counts as held from now on: until its record is durable, and those of the messages before it, which it
+    /// does not overtake.
     pub(crate) fn may_hold(&mut self, after: Lsn, bytes: u64, settings: &Settings) -> bool {
-        let waits = after > self.durable;
+        let waits = after > self.durable || after > Lsn::ZERO && self.held.bytes > 0;
         // One message may always wait, however large it is: otherwise it would never be sent.
         let bounded = !settings.consensus.has(Bug::HoldWithoutBound);
         if waits && bounded && self.held.bytes > 0 && self.held.bytes + bytes > settings.held_bytes_max {
@@ -283,8 +284,9 @@ mod tests {
         assert!(backlog.may_hold(Lsn(8), 900, &settings));
         assert!(!backlog.may_hold(Lsn(8), 101, &settings), "it does not fit");
         assert!(backlog.may_hold(Lsn(9), 100, &settings));
-        assert!(backlog.may_hold(Lsn(7), 5_000, &settings), "it waits for nothing");
-        assert_eq!((backlog.held_bytes(), backlog.given_up()), (1_000, 1));
+        assert!(backlog.may_hold(Lsn::ZERO, 5_000, &settings), "it rests on no record");
+        assert!(!backlog.may_hold(Lsn(7), 1, &settings), "its record is durable, and it overtakes no other message");
+        assert_eq!((backlog.held_bytes(), backlog.given_up()), (1_000, 2));
         backlog.durable(Lsn(8));
         assert_eq!(backlog.held_bytes(), 100);
         assert!(backlog.may_hold(Lsn(9), 101, &settings));

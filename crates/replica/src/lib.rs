@@ -35,6 +35,7 @@
 //! | `record.rs` | the records that a replica writes |
 //! | `salvage.rs` | what is kept of a log that lacks records |
 //! | `message.rs` | what replicas say to each other |
+//! | `describe.rs` | texts of changes, records and batches for people |
 
 mod ahead;
 mod backlog;
@@ -44,6 +45,7 @@ mod catch_up;
 mod change;
 mod clock;
 mod decided;
+pub mod describe;
 mod epochs;
 mod error;
 mod events;

@@ -263,11 +263,7 @@ impl PeerMessage {
             PeerMessage::History { since, marks } => {
                 writer.u8(HISTORY);
                 writer.slot(*since);
-                writer.u32(u32::try_from(marks.len()).expect("a few"));
-                for mark in marks {
-                    writer.slot(mark.slot);
-                    writer.u64(mark.fingerprint);
-                }
+                write_marks(&mut writer, marks);
             }
             PeerMessage::Births(births) => {
                 writer.u8(BIRTHS);
@@ -277,11 +273,7 @@ impl PeerMessage {
                 writer.u8(MISSED);
                 writer.u64(epoch.0);
             }
-            PeerMessage::Rejoin { kept, decided } => {
-                writer.u8(REJOIN);
-                writer.slot(*kept);
-                writer.slot(*decided);
-            }
+            PeerMessage::Rejoin { kept, decided } => write_slots(&mut writer, REJOIN, &[*kept, *decided]),
             PeerMessage::SeekLeader => writer.u8(SEEK_LEADER),
             PeerMessage::Direct(message) => message.encode(&mut writer),
             PeerMessage::Relayed { origin, to, message } => {
@@ -290,37 +282,25 @@ impl PeerMessage {
                 writer.replica(*to);
                 message.encode(&mut writer);
             }
-            PeerMessage::Fetch { from, through } => {
-                writer.u8(FETCH);
-                writer.slot(*from);
-                writer.slot(*through);
-            }
+            PeerMessage::Fetch { from, through } => write_slots(&mut writer, FETCH, &[*from, *through]),
             PeerMessage::Fetched { from, kept, decided, batches } => {
-                writer.u8(FETCHED);
-                writer.slot(*from);
-                writer.slot(*kept);
-                writer.slot(*decided);
+                write_slots(&mut writer, FETCHED, &[*from, *kept, *decided]);
                 write_batches(&mut writer, batches);
             }
             PeerMessage::Pushed { from, decided, batches } => {
-                writer.u8(PUSHED);
-                writer.slot(*from);
-                writer.slot(*decided);
+                write_slots(&mut writer, PUSHED, &[*from, *decided]);
                 write_batches(&mut writer, batches);
             }
             PeerMessage::SnapshotOffer { slot, total } => {
-                writer.u8(SNAPSHOT_OFFER);
-                writer.slot(*slot);
+                write_slots(&mut writer, SNAPSHOT_OFFER, &[*slot]);
                 writer.u64(*total);
             }
             PeerMessage::FetchChunk { slot, offset } => {
-                writer.u8(FETCH_CHUNK);
-                writer.slot(*slot);
+                write_slots(&mut writer, FETCH_CHUNK, &[*slot]);
                 writer.u64(*offset);
             }
             PeerMessage::Chunk { slot, offset, total, bytes } => {
-                writer.u8(CHUNK);
-                writer.slot(*slot);
+                write_slots(&mut writer, CHUNK, &[*slot]);
                 writer.u64(*offset);
                 writer.u64(*total);
                 writer.shared(bytes);
@@ -458,6 +438,20 @@ impl Routed {
             // A message of a protocol speaks for the replica at the other end of a session, so it is not relayed.
             value => Err(DecodeError::Undefined { field: "message", value: value.into() }),
         }
+    }
+}
+
+/// Writes the number of a kind of messages, and slots.
+fn write_slots(writer: &mut Writer, kind: u8, slots: &[Slot]) {
+    writer.u8(kind);
+    slots.iter().for_each(|slot| writer.slot(*slot));
+}
+
+fn write_marks(writer: &mut Writer, marks: &[Mark]) {
+    writer.u32(u32::try_from(marks.len()).expect("a few"));
+    for mark in marks {
+        writer.slot(mark.slot);
+        writer.u64(mark.fingerprint);
     }
 }
 

@@ -519,6 +519,21 @@ mod tests {
         assert_eq!(two.follower(), Follower { voters: two.voter_sets(), chosen: Some(ids(&[1, 2])) });
     }
 
+    /// A change of members, which the group may refuse.
+    fn drawn_change(rng: &mut fastrand::Rng, group: &Group) -> Change {
+        let member = |rng: &mut fastrand::Rng| group.members[rng.usize(0..group.members.len())].id;
+        let goal = match rng.u8(0..3) {
+            0 => Goal::Vote,
+            1 => Goal::Learn,
+            _ => Goal::Replace(member(rng)),
+        };
+        match rng.u8(0..3) {
+            0 => Change::Add { info: info(&format!("n{}", group.next_id)), goal },
+            1 => Change::Remove(member(rng)),
+            _ => Change::promote(group.learners().next().map_or_else(|| member(rng), |(id, _)| id)),
+        }
+    }
+
     /// Member sets in any order, choices, and promotions in between: the group never takes on an older set, never is
     /// without a voter, and has what the latest of both say once its learners have caught up.
     #[test]
@@ -529,19 +544,9 @@ mod tests {
             let rng = &mut fastrand::Rng::with_seed(seed);
             let mut firsts = vec![first(protocol, rng.u64(1..6))];
             for _ in 0..12 {
-                let last = firsts.last().expect("one at least").clone();
-                let member = |rng: &mut fastrand::Rng| last.members[rng.usize(0..last.members.len())].id;
-                let goal = match rng.u8(0..3) {
-                    0 => Goal::Vote,
-                    1 => Goal::Learn,
-                    _ => Goal::Replace(member(rng)),
-                };
-                let change = match rng.u8(0..3) {
-                    0 => Change::Add { info: info(&format!("n{}", last.next_id)), goal },
-                    1 => Change::Remove(member(rng)),
-                    _ => Change::promote(last.learners().next().map_or_else(|| member(rng), |(id, _)| id)),
-                };
-                firsts.extend(changed(&last, change));
+                let last = firsts.last().expect("one at least");
+                let change = drawn_change(rng, last);
+                firsts.extend(changed(last, change));
             }
             let mut group = behind(&firsts[0]);
             let mut latest = 0;

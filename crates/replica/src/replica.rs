@@ -5,7 +5,7 @@
 //! another replica, or an effect of the protocol. The parts stand in files of their own, each with what a replica does
 //! with it.
 
-use synod_consensus::{Bug, Control, Effect, Input, LeaderView, Link};
+use synod_consensus::{Bug, Control, Effect, Input, LeaderView, Link, Message};
 use synod_wire::{
     Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time, replica_session,
 };
@@ -160,20 +160,7 @@ impl Replica {
             Event::Receive { from, message } => self.receive(now, from, message, actions),
             Event::Met { peer, met } => self.births.meet(peer, met),
             Event::MetAll => self.met_all(now, actions),
-            Event::Link { peer, link } => {
-                let up = link == Link::Up;
-                if up && self.view.leader == Some(peer) {
-                    self.requests.forget_sent();
-                    self.reads.ask_again();
-                    self.expect_leader(now);
-                }
-                self.catch_up.linked(peer, up);
-                if up {
-                    actions.push(self.history_for(peer));
-                    self.greet(peer, actions);
-                }
-                self.input(now, Input::Link { peer, link }, actions);
-            }
+            Event::Link { peer, link } => self.linked(now, peer, link, actions),
             Event::Durable(lsn) => {
                 self.backlog.durable(lsn);
                 self.watch_backlog(now);
@@ -233,6 +220,21 @@ impl Replica {
             Event::Followers(voters) => self.other_groups.told_of_followers(voters),
             Event::Skip(target) => self.skip(now, target),
         }
+    }
+
+    fn linked(&mut self, now: Time, peer: ReplicaId, link: Link, actions: &mut Vec<Action>) {
+        let up = link == Link::Up;
+        if up && self.view.leader == Some(peer) {
+            self.requests.forget_sent();
+            self.reads.ask_again();
+            self.expect_leader(now);
+        }
+        self.catch_up.linked(peer, up);
+        if up {
+            actions.push(self.history_for(peer));
+            self.greet(peer, actions);
+        }
+        self.input(now, Input::Link { peer, link }, actions);
     }
 
     /// Lets everything leave that can: batches, reads, questions to peers; and asks for the next deadline.
@@ -375,19 +377,7 @@ impl Replica {
         match message {
             PeerMessage::History { .. } => unreachable!("taken above"),
             PeerMessage::Protocol { epoch, message } => {
-                if self.is_disowned_by(&message) {
-                    self.stop_taking_part(now, actions);
-                } else if epoch == self.known.running() && self.instance.runs() {
-                    self.instance.receives(&message);
-                    self.meets(from);
-                    match self.filled(message) {
-                        Some(message) => self.input(now, Input::Receive { from, message }, actions),
-                        None => self.instance.dropped(),
-                    }
-                    self.heard_in_epoch(from);
-                } else {
-                    self.heard_other_epoch(from, epoch, actions);
-                }
+                self.receive_of_protocol(now, from, epoch, message, actions);
             }
             PeerMessage::Progress { epoch, kept, decided, view, sought } => {
                 let peer = Peer { id: from, epoch, decided, view };
@@ -435,6 +425,29 @@ impl Replica {
                     actions.push(Action::WriteChunk { info, offset, bytes });
                 }
             }
+        }
+    }
+
+    fn receive_of_protocol(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        epoch: Epoch,
+        message: Message,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.is_disowned_by(&message) {
+            self.stop_taking_part(now, actions);
+        } else if epoch == self.known.running() && self.instance.runs() {
+            self.instance.receives(&message);
+            self.meets(from);
+            match self.filled(message) {
+                Some(message) => self.input(now, Input::Receive { from, message }, actions),
+                None => self.instance.dropped(),
+            }
+            self.heard_in_epoch(from);
+        } else {
+            self.heard_other_epoch(from, epoch, actions);
         }
     }
 

@@ -324,16 +324,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     print!("{}", summary(&totals, begun.elapsed(), jobs));
     if let Some(path) = &args.html {
         let failed = totals.failures.iter().map(|failure| failure.seed).min();
-        let range = &args.seeds.0;
-        let only = Some(range.start).filter(|_| range.end - range.start == 1);
-        let drawn = match failed.or(only) {
-            Some(seed) => chart_seed(args, seed, failed.is_some(), path),
-            None => {
-                println!("no chart is written: no seed failed; name one seed for a chart of it");
-                Ok(())
-            }
-        };
-        if let Err(error) = drawn {
+        if let Err(error) = chart_one(args, failed, path) {
             eprintln!("{error}");
             return ExitCode::from(2);
         }
@@ -368,6 +359,19 @@ fn window(args: &RunArgs, plan: &Plan, failed: bool) -> (Window, Option<(u64, Si
     match of_leaders.or(turns.first()) {
         Some(&(event, situation)) => (Window::around(event), Some((event, situation))),
         None => (Window::of_beginning(), None),
+    }
+}
+
+/// Writes a chart of the seed that failed, or else of the only one.
+fn chart_one(args: &RunArgs, failed: Option<u64>, path: &Path) -> Result<(), String> {
+    let range = &args.seeds.0;
+    let only = Some(range.start).filter(|_| range.end - range.start == 1);
+    match failed.or(only) {
+        Some(seed) => chart_seed(args, seed, failed.is_some(), path),
+        None => {
+            println!("no chart is written: no seed failed; name one seed for a chart of it");
+            Ok(())
+        }
     }
 }
 

@@ -301,16 +301,16 @@ impl Disk {
         (self.newest_snapshot().next().0..first.0).find(|slot| !held.contains(slot)).map(Slot)
     }
 
-    /// Writes a snapshot file. Of the older ones the newest stays.
+    /// Writes a snapshot file. So many stay, the newest.
     ///
     /// # Errors
     /// It could not be written. Older ones may be gone nevertheless.
-    pub fn write_snapshot(&mut self, slot: Slot, bytes: Bytes) -> Result<(), StorageError> {
+    pub fn write_snapshot(&mut self, slot: Slot, bytes: Bytes, kept: usize) -> Result<(), StorageError> {
         if let Some(files) = &mut self.files {
-            files.write_snapshot(slot, &bytes)?;
+            files.write_snapshot(slot, &bytes, kept)?;
         }
         self.snapshots.insert(slot, bytes);
-        while self.snapshots.len() > 2 {
+        while self.snapshots.len() > kept {
             self.snapshots.pop_first();
         }
         Ok(())
@@ -572,7 +572,7 @@ mod tests {
     fn a_damaged_snapshot_leaves_the_one_before_it() {
         let mut disk = Disk::default();
         for slot in 1..=3 {
-            disk.write_snapshot(Slot(slot), Bytes::from_static(b"state")).unwrap();
+            disk.write_snapshot(Slot(slot), Bytes::from_static(b"state"), 2).unwrap();
         }
         assert!(disk.snapshot(Slot(1)).is_none(), "two are kept");
         disk.damage_snapshot();

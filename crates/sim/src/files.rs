@@ -14,9 +14,8 @@ use std::{
 use bytes::Bytes;
 use fastrand::Rng;
 use synod_replica::{LogRecord, salvage};
-use synod_storage::{
-    DataDir, FaultyDisk, Lives, Odds, Options, RecoveredRecord, SnapshotStore, StorageError, Wal,
-};
+use synod_storage::{DataDir, Lives, Options, RecoveredRecord, SnapshotStore, StorageError, Wal};
+use synod_testkit::{FaultyDisk, Odds};
 use synod_wire::{ClusterId, Encoded, GroupId, Incarnation, Keep, Lsn, ReplicaId, Slot};
 
 use crate::{
@@ -368,17 +367,18 @@ impl Files {
     }
 
     /// Writes a snapshot. Of the older ones the newest stays.
-    pub fn write_snapshot(&mut self, slot: Slot, bytes: &Bytes) -> Result<(), StorageError> {
+    pub fn write_snapshot(&mut self, slot: Slot, bytes: &Bytes, kept: usize) -> Result<(), StorageError> {
         let Some(Open { store, .. }) = &mut self.open else { return Ok(()) };
         self.unsure.push((slot, bytes.clone()));
         let mut writer = store.create(slot)?;
         // `finish` reports the error again.
         let _ = writer.write_all(bytes);
         writer.finish()?;
-        store.retain(2)?;
-        // At most one older snapshot is left.
+        store.retain(kept)?;
         self.unsure.pop();
-        self.unsure = self.unsure.pop().into_iter().collect();
+        // No more older ones than these are left.
+        let gone = self.unsure.len().saturating_sub(kept - 1);
+        self.unsure.drain(..gone);
         Ok(())
     }
 

@@ -1,9 +1,9 @@
 //! How long an election leaves a group without a leader while a fault lasts: the rows of a table, and `synod
 //! sim outages`, which prints it. `world/outage.rs` plays one fault; a test checks the bounds.
 
-use std::time::Duration;
 #[cfg(feature = "cli")]
 use std::{fmt::Write as _, process::ExitCode};
+use std::{ops::Range, time::Duration};
 
 #[cfg(feature = "cli")]
 use clap::Args;
@@ -156,7 +156,7 @@ impl Row {
     #[must_use]
     pub fn bounds_of(&self, election: ElectionKind) -> (u32, u32) {
         match election {
-            ElectionKind::Rotating => self.bounds[0],
+            ElectionKind::Rotating | ElectionKind::Latency => self.bounds[0],
             ElectionKind::Ballot => self.bounds[1],
             _ => self.bounds[2],
         }
@@ -166,9 +166,18 @@ impl Row {
 /// All rows.
 #[must_use]
 pub fn rows() -> Vec<Row> {
-    let places = || 0..OUTAGE_REPLICAS;
-    let pairs = || places().flat_map(move |a| places().map(move |b| (a, b))).filter(|(a, b)| a != b);
-    let row = |name, bounds, cases: Vec<Lasting>| Row { name, cases, bounds };
+    [rows_of_processes_and_disks(), rows_of_delays(), rows_of_cuts()].into_iter().flatten().collect()
+}
+
+fn row(name: &'static str, bounds: [(u32, u32); 3], cases: Vec<Lasting>) -> Row {
+    Row { name, cases, bounds }
+}
+
+fn places() -> Range<usize> {
+    0..OUTAGE_REPLICAS
+}
+
+fn rows_of_processes_and_disks() -> Vec<Row> {
     vec![
         row("nothing", [(1, 2), (1, 2), (1, 3)], vec![Lasting::Nothing]),
         row(
@@ -201,6 +210,12 @@ pub fn rows() -> Vec<Row> {
             [(1, 3), (1, 3), (1, 4)],
             places().map(|place| Lasting::SlowDisk { place, percent: 60 }).collect(),
         ),
+    ]
+}
+
+/// Delays of links and replicas, and before them what makes an election take long.
+fn rows_of_delays() -> Vec<Row> {
+    vec![
         row(
             "only one replica reaches all others",
             [(4, 3), (3, 3), (4, 4)],
@@ -231,6 +246,13 @@ pub fn rows() -> Vec<Row> {
             [(4, 3), (4, 4), (4, 4)],
             places().map(|place| Lasting::SlowReplica { place, percent: 95 }).collect(),
         ),
+    ]
+}
+
+/// Cuts of links, and replicas that are not heard.
+fn rows_of_cuts() -> Vec<Row> {
+    let pairs = || places().flat_map(move |a| places().map(move |b| (a, b))).filter(|(a, b)| a != b);
+    vec![
         row(
             "one direction of a link cut",
             [(1, 2), (1, 2), (1, 4)],

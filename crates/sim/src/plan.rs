@@ -335,6 +335,18 @@ const SNAPSHOT_BYTES: usize = 100_000;
 const MS: Duration = Duration::from_millis(1);
 const US: Duration = Duration::from_micros(1);
 
+/// The elections of a protocol that suspect leaders in ways of their own, from which seeds draw.
+pub(crate) fn suspecting(protocol: ProtocolKind) -> Vec<ElectionKind> {
+    protocol.elections().iter().copied().filter(|&election| election != ElectionKind::Latency).collect()
+}
+
+/// The latency-aware election in place of a rotating one, whose suspicions it has, if it is its turn. It is decided
+/// apart from the draw, so that the other seeds mean what they meant before there was one.
+pub(crate) fn latency_aware(protocol: ProtocolKind, drawn: ElectionKind, is_turn: bool) -> ElectionKind {
+    let takes = drawn == ElectionKind::Rotating && protocol.elections().contains(&ElectionKind::Latency);
+    if is_turn && takes { ElectionKind::Latency } else { drawn }
+}
+
 fn pick<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
     choices[rng.usize(0..choices.len())]
 }
@@ -362,7 +374,8 @@ impl Plan {
     /// seed's plan is the same with every election.
     #[must_use]
     pub fn draw_election(seed: u64, protocol: ProtocolKind) -> ElectionKind {
-        pick(&mut Rng::with_seed(seed ^ 0xe_1e_c7), protocol.elections())
+        let drawn = pick(&mut Rng::with_seed(seed ^ 0xe_1e_c7), &suspecting(protocol));
+        latency_aware(protocol, drawn, Rng::with_seed(seed ^ 0x1a_7e).u8(0..3) == 0)
     }
 
     /// How batches are disseminated with a seed: in a quarter of all seeds by every replica, in a quarter by the leader
@@ -410,17 +423,7 @@ impl Plan {
         let disk = draw_disk(rng);
         let mut settings = draw_settings(rng, protocol, network.delay_max);
         settings.consensus.election = election;
-        // It is drawn separately, so that the rest of a seed's plan does not depend on it.
-        let drawn = Plan::draw_dissemination(seed);
-        let legal = protocol.disseminations();
-        settings.consensus.dissemination = if legal.contains(&drawn) { drawn } else { legal[0] };
-        if settings.consensus.dissemination == Dissemination::Balanced && seed.is_multiple_of(3) {
-            // Replicas then wait longer for bodies that come by themselves than for a leader.
-            settings.consensus.retransmit_after = settings.consensus.election_timeout * 2;
-        }
-        settings.state_transfer =
-            pick(&mut Rng::with_seed(seed ^ 0xea_9e_12), &[StateTransfer::Pull, StateTransfer::Eager]);
-
+        draw_transfer(seed, protocol, &mut settings);
         let durability = if rng.u8(0..8) == 0 { Durability::Memory } else { Durability::Sync };
         let duration = between(rng, 2_000 * MS, 8_000 * MS).max(settings.consensus.election_timeout * 8);
         let mut clients = draw_clients(rng, duration, settings.consensus.election_timeout);
@@ -713,6 +716,19 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         bridge: BridgePlan::default(),
         joint: JointPlan::default(),
     }
+}
+
+/// How batches and snapshots travel. It is drawn separately, so that the rest of a seed's plan does not depend on it.
+fn draw_transfer(seed: u64, protocol: ProtocolKind, settings: &mut Settings) {
+    let drawn = Plan::draw_dissemination(seed);
+    let legal = protocol.disseminations();
+    settings.consensus.dissemination = if legal.contains(&drawn) { drawn } else { legal[0] };
+    if settings.consensus.dissemination == Dissemination::Balanced && seed.is_multiple_of(3) {
+        // Replicas then wait longer for bodies that come by themselves than for a leader.
+        settings.consensus.retransmit_after = settings.consensus.election_timeout * 2;
+    }
+    settings.state_transfer =
+        pick(&mut Rng::with_seed(seed ^ 0xea_9e_12), &[StateTransfer::Pull, StateTransfer::Eager]);
 }
 
 /// Draws bounds in bytes and numbers, values that are large compared with them, and clients that give up at once;

@@ -232,7 +232,11 @@ impl DataDir {
         DataDir::read_on(&*the_disk(), path)
     }
 
-    pub(crate) fn read_on(disk: &dyn Disk, path: &Path) -> Result<Option<Marker>, StorageError> {
+    /// The same on another disk than the one of this machine.
+    ///
+    /// # Errors
+    /// As those of [`DataDir::read`].
+    pub fn read_on(disk: &dyn Disk, path: &Path) -> Result<Option<Marker>, StorageError> {
         refuse_unfinished(disk, path)?;
         let path = path.join(FILE_NAME);
         let malformed = |reason: String| StorageError::Malformed { path: path.clone(), reason };
@@ -494,7 +498,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{Options, Wal, disk::RealDisk, faulty::FaultyDisk};
+    use crate::{Options, Wal, disk::RealDisk};
 
     #[test]
     fn a_log_may_be_in_another_place_and_is_found_there() {
@@ -604,32 +608,6 @@ mod tests {
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "nothing is added");
         fs::remove_dir_all(path.join("member")).unwrap();
         open(&path, 7, 1).unwrap();
-    }
-
-    /// The directories above are durable too, although an earlier start may have made them and ended before
-    /// their names were durable.
-    #[test]
-    fn a_directory_that_was_opened_survives_a_power_failure() {
-        let path = Path::new("/var/lib/synod/n1");
-        for crash in 0.. {
-            let mut crashed = false;
-            for seed in 0..10 {
-                let disk = FaultyDisk::new(seed);
-                let open = || {
-                    let disk = Arc::new(disk.clone());
-                    DataDir::open_on(disk, path, ClusterId(7), ReplicaId(1), "n1", Durability::Sync)
-                };
-                disk.crash_after(crash);
-                crashed = open().is_err();
-                disk.kill();
-                let birth = open().unwrap().identity().birth;
-                disk.power_failure();
-                assert_eq!(open().unwrap().identity().birth, birth, "crash at {crash}, seed {seed}");
-            }
-            if !crashed {
-                break;
-            }
-        }
     }
 
     /// A disk on which the directories above one of them cannot be made durable.

@@ -196,7 +196,7 @@ pub fn the_disk() -> Arc<dyn Disk> {
 #[cfg(feature = "shuttle")]
 #[must_use]
 pub fn the_disk() -> Arc<dyn Disk> {
-    Arc::new(crate::explored::disk())
+    crate::explored::disk()
 }
 
 /// Only the owner reads and writes what is created: logs and snapshots hold tokens and hashes of passwords.

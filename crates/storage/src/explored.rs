@@ -1,27 +1,33 @@
 //! The disk of a test that explores interleavings.
 
-use std::{
-    cell::RefCell,
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-};
+use std::{cell::RefCell, path::Path, sync::Arc};
 
 use synod_wire::Lsn;
 
-use crate::{DataDir, Options, Wal, disk::Disk, faulty::FaultyDisk};
+use crate::{DataDir, Options, Wal, disk::Disk};
 
 thread_local! {
-    static DISK: RefCell<Option<FaultyDisk>> = const { RefCell::new(None) };
+    static DISK: RefCell<Option<TestDisk>> = const { RefCell::new(None) };
 }
 
-/// Gives the test a new and empty disk. The disk accepts writes in pieces and, as the seed decides, writes
-/// some of them back before it is asked to.
-pub fn new_disk(seed: u64) {
-    DISK.set(Some(FaultyDisk::new(seed)));
+#[derive(Clone)]
+struct TestDisk {
+    disk: Arc<dyn Disk>,
+    durable: Arc<dyn Fn(&Path) -> Arc<dyn Disk>>,
 }
 
-pub(crate) fn disk() -> FaultyDisk {
-    DISK.with_borrow(|disk| disk.clone().expect("the test has made a disk"))
+/// Gives the test a disk. `durable` makes another one, on which no threads work: it holds what is durable in a data directory
+/// of this one.
+pub fn set_disk(disk: Arc<dyn Disk>, durable: impl Fn(&Path) -> Arc<dyn Disk> + 'static) {
+    DISK.set(Some(TestDisk { disk, durable: Arc::new(durable) }));
+}
+
+fn test_disk() -> TestDisk {
+    DISK.with_borrow(|disk| disk.clone().expect("the test has set a disk"))
+}
+
+pub(crate) fn disk() -> Arc<dyn Disk> {
+    test_disk().disk
 }
 
 /// The last record that the next start would find in the log of `dir` if power failed now.
@@ -30,20 +36,10 @@ pub(crate) fn disk() -> FaultyDisk {
 /// That start would fail, or find the log damaged.
 #[must_use]
 pub fn durable_in(dir: &Path) -> Lsn {
-    let copy = FaultyDisk::new(0).without_threads();
-    let image = disk().image(dir);
-    let above = |file: &PathBuf| file.ancestors().skip(1).map(Path::to_owned).collect::<Vec<_>>();
-    let mut folders: BTreeSet<PathBuf> = image.keys().flat_map(above).collect();
-    folders.extend([dir.to_owned(), dir.join("wal"), dir.join("snapshots")]);
-    // One comes after those that it is in.
-    for folder in folders.into_iter().filter(|folder| folder.starts_with(dir)) {
-        copy.create_dir(&folder).expect("it is empty");
-    }
-    copy.put_back(dir, &image);
-    let marker = DataDir::read_on(&copy, dir).expect("it is readable").expect("it was opened");
+    let copy = (test_disk().durable)(dir);
+    let marker = DataDir::read_on(&*copy, dir).expect("it is readable").expect("it was opened");
     let (_, found) =
-        Wal::open_on(std::sync::Arc::new(copy), &dir.join("wal"), marker.identity, Options::default())
-            .expect("the log opens");
+        Wal::open_on(copy, &dir.join("wal"), marker.identity, Options::default()).expect("the log opens");
     assert!(found.damage.is_none() && found.loss.is_none(), "{:?} {:?}", found.damage, found.loss);
     found.last
 }

@@ -43,9 +43,6 @@ mod disk;
 mod error;
 #[cfg(feature = "shuttle")]
 pub mod explored;
-#[cfg(any(test, feature = "shuttle", feature = "faulty-disk"))]
-#[cfg_attr(not(test), allow(dead_code, reason = "the soak alone lets it fail in every way"))]
-mod faulty;
 mod fields;
 mod group;
 pub mod inspect;
@@ -55,8 +52,6 @@ mod peer_book;
 mod replacement;
 mod snapshot;
 #[cfg(test)]
-mod soak;
-#[cfg(test)]
 mod versions;
 mod wal;
 
@@ -64,8 +59,6 @@ pub use damage::{Damage, DamageSpot, Loss};
 pub use data_dir::{DataDir, Identity, Marker};
 pub use disk::{Disk, DiskFile, Guard, How, RealDisk, the_disk};
 pub use error::StorageError;
-#[cfg(feature = "faulty-disk")]
-pub use faulty::{FaultyDisk, Odds, SilentFault};
 pub use group::GROUP_BYTES_MAX;
 pub use lives::Lives;
 pub use peer_book::{PeerBook, Reached};

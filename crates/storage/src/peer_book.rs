@@ -411,10 +411,7 @@ mod tests {
     use synod_wire::{EarlierLife, Mismatch};
 
     use super::*;
-    use crate::{
-        disk::{RealDisk, crash::for_every_crash},
-        faulty::{FaultyDisk, Odds},
-    };
+    use crate::disk::{RealDisk, crash::for_every_crash};
 
     const ME: Identity =
         Identity { cluster: ClusterId(7), replica: ReplicaId(1), birth: 9, incarnation: Incarnation(1) };
@@ -593,40 +590,6 @@ mod tests {
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, text.replace("birth.2", "birth.4")).unwrap();
         assert!(matches!(other(ME), StorageError::Malformed { .. }));
-    }
-
-    #[test]
-    fn a_full_disk_delays_new_replicas_and_no_others() {
-        let disk = FaultyDisk::new(1);
-        disk.create_dir(Path::new("/n1")).unwrap();
-        let book = PeerBook::open_on(Arc::new(disk.clone()), Path::new("/n1"), ME).unwrap();
-        assert!(recognises(&book, TWO, 20));
-        disk.set_odds(Odds { full: 1000, ..Odds::default() });
-        assert!(matches!(book.meet(THREE, &born(30), None, true), Err(StorageError::Full { .. })));
-        assert!(recognises(&book, TWO, 20) && !recognises(&book, TWO, 21));
-        disk.set_odds(Odds::default());
-        assert!(recognises(&book, THREE, 31) && !recognises(&book, THREE, 30));
-    }
-
-    #[test]
-    fn a_disk_that_failed_once_delays_new_replicas_and_no_others() {
-        for seed in 0..40 {
-            let disk = FaultyDisk::new(seed);
-            disk.create_dir(Path::new("/n1")).unwrap();
-            disk.sync_dir(Path::new("/")).unwrap();
-            let open = || PeerBook::open_on(Arc::new(disk.clone()), Path::new("/n1"), ME).unwrap();
-            let book = open();
-            assert!(recognises(&book, TWO, 20));
-            let fails = if seed % 2 == 0 { 1000 } else { 0 };
-            disk.set_odds(Odds { sync_fails: fails, dir_sync_fails: 1000 - fails, ..Odds::default() });
-            assert!(matches!(book.meet(THREE, &born(30), None, true), Err(StorageError::Io { .. })));
-            assert!(recognises(&book, TWO, 20) && !recognises(&book, TWO, 21));
-            disk.set_odds(Odds::default());
-            // The whole book is written again, to another file.
-            assert!(recognises(&book, THREE, 31) && !recognises(&book, THREE, 30));
-            disk.power_failure();
-            assert_eq!(open().births(), BTreeMap::from([(TWO, 20), (THREE, 31)]), "seed {seed}");
-        }
     }
 
     #[test]

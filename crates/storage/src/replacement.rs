@@ -43,7 +43,34 @@ impl DataDir {
     /// # Errors
     /// The directories cannot be renamed, or the renames cannot be made durable.
     pub fn replace(path: &Path, aside: &Path) -> Result<(), StorageError> {
-        replace_on(&RealDisk, path, aside)
+        DataDir::replace_on(&RealDisk, path, aside)
+    }
+
+    /// The same on another disk than the one of this machine.
+    ///
+    /// # Errors
+    /// As those of [`DataDir::replace`].
+    pub fn replace_on(disk: &dyn Disk, path: &Path, aside: &Path) -> Result<(), StorageError> {
+        let made = DataDir::replacement(path);
+        let rename = |from: &Path, to: &Path| {
+            disk.rename(from, to).map_err(|error| StorageError::io("rename", from, error))?;
+            sync_dir(disk, folder_of(to))
+        };
+        rename(&made, aside)?;
+        match disk.exchange(path, aside) {
+            Ok(()) => sync_dir(disk, folder_of(path)),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput) =>
+            {
+                rename(aside, &made)?;
+                rename(path, aside)?;
+                rename(&made, path)
+            }
+            Err(error) => {
+                rename(aside, &made)?;
+                Err(StorageError::io("exchange", path, error))
+            }
+        }
     }
 
     /// Puts the finished data directory at [`replacement`](DataDir::replacement) at `path`, where there is nothing, or
@@ -55,27 +82,6 @@ impl DataDir {
         let made = DataDir::replacement(path);
         RealDisk.rename(&made, path).map_err(|error| StorageError::io("rename", &made, error))?;
         sync_dir(&RealDisk, folder_of(path))
-    }
-}
-
-fn replace_on(disk: &dyn Disk, path: &Path, aside: &Path) -> Result<(), StorageError> {
-    let made = DataDir::replacement(path);
-    let rename = |from: &Path, to: &Path| {
-        disk.rename(from, to).map_err(|error| StorageError::io("rename", from, error))?;
-        sync_dir(disk, folder_of(to))
-    };
-    rename(&made, aside)?;
-    match disk.exchange(path, aside) {
-        Ok(()) => sync_dir(disk, folder_of(path)),
-        Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput) => {
-            rename(aside, &made)?;
-            rename(path, aside)?;
-            rename(&made, path)
-        }
-        Err(error) => {
-            rename(aside, &made)?;
-            Err(StorageError::io("exchange", path, error))
-        }
     }
 }
 
@@ -91,73 +97,12 @@ pub(crate) fn refuse_unfinished(disk: &dyn Disk, path: &Path) -> Result<(), Stor
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use synod_wire::{ClusterId, ReplicaId};
-
     use super::*;
-    use crate::{Durability, faulty::FaultyDisk};
-
-    const OLD: ClusterId = ClusterId(1);
-    const NEW: ClusterId = ClusterId(2);
-
-    fn make(disk: &FaultyDisk, path: &Path, cluster: ClusterId) {
-        let disk = Arc::new(disk.clone());
-        DataDir::open_on(disk, path, cluster, ReplicaId(1), "n1", Durability::Sync).unwrap();
-    }
 
     #[test]
     fn a_mount_point_is_told_from_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         assert!(!DataDir::is_mount_point(&dir.path().canonicalize().unwrap()));
         assert!(DataDir::is_mount_point(Path::new("/")) && DataDir::is_mount_point(Path::new("/proc")));
-    }
-
-    /// Both directories still exist, and no start takes the place for an empty one.
-    #[test]
-    fn a_crash_leaves_one_of_them_or_a_start_that_is_refused() {
-        let (path, aside) = (Path::new("/data/n1"), Path::new("/data/n1.old"));
-        let made = DataDir::replacement(path);
-        for plain in [false, true] {
-            let mut refused = 0;
-            for crash in 0.. {
-                let mut finished = false;
-                for seed in 0..20 {
-                    let disk = FaultyDisk::new(seed);
-                    make(&disk, path, OLD);
-                    make(&disk, &made, NEW);
-                    if plain {
-                        disk.make_plain();
-                    }
-                    disk.crash_after(crash);
-                    finished = replace_on(&disk, path, aside).is_ok();
-                    if seed % 2 == 0 {
-                        disk.power_failure()
-                    } else {
-                        disk.kill()
-                    }
-                    let clusters = [path, aside, &made].map(|dir| {
-                        let image = disk.image(&dir.join(FILE_NAME));
-                        let text = image.into_values().next().map(|text| String::from_utf8(text).unwrap());
-                        text.map(|text| text.contains(&NEW.to_string()))
-                    });
-                    assert!(
-                        clusters.contains(&Some(false)) && clusters.contains(&Some(true)),
-                        "{clusters:?}"
-                    );
-                    match refuse_unfinished(&disk, path) {
-                        Ok(()) => {
-                            assert!(clusters[0] == Some(true) || (!finished && clusters[0] == Some(false)))
-                        }
-                        Err(StorageError::Unfinished { .. }) => refused += 1,
-                        Err(error) => panic!("{error}"),
-                    }
-                }
-                if finished {
-                    break;
-                }
-            }
-            assert_eq!(refused > 0, plain, "only without an exchange there is a moment between two renames");
-        }
     }
 }

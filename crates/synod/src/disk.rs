@@ -31,4 +31,4 @@
 
 pub use synod_storage::{Disk, DiskFile, Guard, How, RealDisk};
 #[cfg(feature = "faulty-disk")]
-pub use synod_storage::{FaultyDisk, Odds, SilentFault};
+pub use synod_testkit::{FaultyDisk, Odds, SilentFault};

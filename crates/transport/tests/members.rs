@@ -28,6 +28,11 @@ fn sessions(replica: &Replica, peer: u64) -> Option<u64> {
     metrics.peers.iter().find(|metrics| metrics.peer.0 == peer).map(|metrics| metrics.sessions)
 }
 
+/// A frame of the first group, as it arrives.
+fn received(from: u64, body: &'static str) -> Event {
+    Event::Received { from: ReplicaId(from), version: VERSION, group: GroupId::FIRST, body: body.into() }
+}
+
 #[test]
 fn a_peer_joins_and_another_leaves_and_the_rest_notices_nothing() {
     let all = listeners(4);
@@ -52,15 +57,7 @@ fn a_peer_joins_and_another_leaves_and_the_rest_notices_nothing() {
     for (me, replica) in (1..=3).zip(&replicas) {
         assert_eq!(replica.next(), Event::Up { peer: ReplicaId(4), incarnation: Incarnation(1) });
         replicas[3].send(me, b"thanks");
-        assert_eq!(
-            replica.next(),
-            Event::Received {
-                from: ReplicaId(4),
-                version: VERSION,
-                group: GroupId::FIRST,
-                body: "thanks".into()
-            }
-        );
+        assert_eq!(replica.next(), received(4, "thanks"));
     }
     let (mut ups, mut welcomes) = (Vec::new(), Vec::new());
     while ups.len() < 3 || welcomes.len() < 3 {
@@ -94,13 +91,8 @@ fn a_peer_joins_and_another_leaves_and_the_rest_notices_nothing() {
     }
     for (from, to) in [(1, 3), (3, 1), (1, 4), (4, 1), (3, 4), (4, 3)] {
         replicas[from - 1].send(to as u64, b"go on");
-        let received = Event::Received {
-            from: ReplicaId(from as u64),
-            version: VERSION,
-            group: GroupId::FIRST,
-            body: "go on".into(),
-        };
-        assert_eq!(replicas[to - 1].next(), received, "no session ended, and nothing came from replica 2");
+        let expected = received(from as u64, "go on");
+        assert_eq!(replicas[to - 1].next(), expected, "no session ended, and nothing came from replica 2");
         assert_eq!(sessions(&replicas[from - 1], to as u64), Some(1));
     }
     let (_, verdict) = call(addresses[0], &hello(CLUSTER, 2, 1, 1));

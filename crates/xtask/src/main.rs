@@ -37,7 +37,7 @@ const COMMANDS: [Command; 7] = [
     Command {
         name: "tidy",
         arguments: "",
-        purpose: "the checks of the tree's text alone: words, lengths, purity, dependencies, links, pages. A second.",
+        purpose: "the checks of the tree's text alone: words, lengths, purity, dependencies, links, pages. A few seconds.",
         run: commands::tidy,
     },
     Command {

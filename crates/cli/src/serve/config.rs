@@ -272,6 +272,7 @@ pub fn settings(tuning: &Tuning) -> Settings {
     settings.limits = limits(tuning);
     settings.consensus.heartbeat_interval = tuning.heartbeat_interval;
     settings.consensus.election_timeout = tuning.election_timeout;
+    settings.consensus.latency.tolerance = tuning.election_tolerance;
     settings.consensus.retransmit_after = tuning.retransmit_after;
     settings.consensus.announce_delay_max = tuning.announce_delay_max;
     settings.consensus.window_max = tuning.window_max.into();
@@ -533,9 +534,11 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
         return wrong("election-timeout", format!("{:?}", tuning.election_timeout), why);
     }
     check_options(tuning)?;
-    if tuning.priority > 0 && election(tuning) == ElectionKind::Rotating {
-        let why =
-            "does nothing with --election rotating; accepted: 0, or any with --election ballot or randomized";
+    if tuning.priority > 0 && matches!(election(tuning), ElectionKind::Rotating | ElectionKind::Latency) {
+        let why = format!(
+            "does nothing with --election {}; accepted: 0, or any with --election ballot or randomized",
+            election(tuning)
+        );
         return wrong("priority", tuning.priority, why);
     }
     if client_io_threads(tuning) == 0 && threads(tuning) != Threads::Compact {
@@ -731,7 +734,7 @@ mod tests {
             "--election rotating",
             "--decision all",
             "--dissemination balanced",
-            "--protocol ring --options ring-decision=last",
+            "--protocol ring --laboratory --options ring-decision=last",
             "--max-request-bytes 1MiB",
             "--max-txn-ops 256",
             "--groups shard:2",
@@ -809,7 +812,10 @@ mod tests {
             ),
             ("--election rotating --priority 3".into(), ["--priority 3", "--election ballot"]),
             ("--protocol raft --election rotating".into(), ["--election rotating", "accepted: randomized"]),
-            ("--election randomized".into(), ["--protocol multipaxos", "accepted: ballot, rotating"]),
+            (
+                "--election randomized".into(),
+                ["--protocol multipaxos", "accepted: ballot, rotating, latency"],
+            ),
             (
                 "--options ring-decision=last".into(),
                 ["--options ring-decision=last", "does not go with multipaxos"],

@@ -234,6 +234,13 @@ pub struct Tuning {
         value_parser = units::duration_above_zero, help_heading = CONSENSUS
     )]
     pub election_timeout: Duration,
+    /// For --election latency: how far the delay of a link may be from its usual one. The leader hands over to a
+    /// replica whose round trip to a majority is shorter by more than four times as much.
+    #[arg(
+        long, env = "SYNOD_ELECTION_TOLERANCE", value_name = "TIME", default_value = "5ms",
+        value_parser = units::duration, help_heading = CONSENSUS
+    )]
+    pub election_tolerance: Duration,
     /// After how long an unanswered proposal is sent again, at first.
     #[arg(
         long, env = "SYNOD_RETRANSMIT_AFTER", value_name = "TIME", default_value = "100ms",

@@ -23,8 +23,7 @@ use synod_client::{
     authpb::{Permission, UserAddOptions, permission::Type},
     native::{DecidedBatch, DecidedCommand},
 };
-use synod_replica::{ChangeRequest, Tick};
-use synod_sim::describe;
+use synod_replica::{ChangeRequest, Tick, describe};
 
 use super::auth_text;
 use crate::output::{base64, object};
@@ -326,18 +325,21 @@ mod tests {
         assert_eq!(decided(CommandKind::Apply, "\u{1}?")["payload"], "AT8=");
     }
 
-    #[test]
-    fn every_kind_of_command_is_printed_whole() {
-        let put = PutRequest {
+    /// A write that has every field.
+    fn whole_put() -> PutRequest {
+        PutRequest {
             key: "k".into(),
             value: "v".into(),
             lease: 1,
             prev_kv: true,
             ignore_value: true,
             ignore_lease: true,
-        };
-        let delete = DeleteRangeRequest { key: "k".into(), range_end: "v".into(), prev_kv: true };
-        let range = RangeRequest {
+        }
+    }
+
+    /// A read that has every field.
+    fn whole_range() -> RangeRequest {
+        RangeRequest {
             key: "k".into(),
             range_end: "v".into(),
             limit: 1,
@@ -351,16 +353,21 @@ mod tests {
             max_mod_revision: 4,
             min_create_revision: 5,
             max_create_revision: 6,
-        };
+        }
+    }
+
+    #[test]
+    fn every_kind_of_command_is_printed_whole() {
+        let delete = DeleteRangeRequest { key: "k".into(), range_end: "v".into(), prev_kv: true };
         let read = TxnRequest {
-            success: vec![RequestOp { request: Some(Request::RequestRange(range)) }],
+            success: vec![RequestOp { request: Some(Request::RequestRange(whole_range())) }],
             ..TxnRequest::default()
         };
         let hash = KvHash { hash: 1, compact_revision: -1, revision: 9 };
         let ask = KvHashCheck { round: 2, revision: 3, hash: None };
         let cases = [
             (
-                Command::Put(put),
+                Command::Put(whole_put()),
                 json!({ "put": {
                     "key": "aw==", "value": "dg==", "lease": 1, "prev_kv": true, "ignore_value": true,
                     "ignore_lease": true,
@@ -409,11 +416,10 @@ mod tests {
         }
     }
 
-    #[test]
-    fn changes_of_users_are_printed_without_their_secrets() {
+    /// Changes of users with what is printed of them.
+    fn changes_of_users() -> Vec<(Change, Value)> {
         let secret = || "s3cret".to_owned();
-        let perm = Permission { perm_type: 1, key: "a".into(), range_end: "b".into() };
-        let cases = [
+        vec![
             (Change::Enable(AuthEnableRequest {}), json!({ "enable": {} })),
             (Change::Disable(AuthDisableRequest {}), json!({ "disable": {} })),
             (
@@ -446,6 +452,13 @@ mod tests {
                 }),
                 json!({ "user_change_password": { "name": "u" } }),
             ),
+        ]
+    }
+
+    /// Changes of roles, and of who has them, with what is printed of them.
+    fn changes_of_roles() -> Vec<(Change, Value)> {
+        let perm = Permission { perm_type: 1, key: "a".into(), range_end: "b".into() };
+        vec![
             (
                 Change::UserGrantRole(AuthUserGrantRoleRequest { user: "u".into(), role: "r".into() }),
                 json!({ "user_grant_role": { "user": "u", "role": "r" } }),
@@ -479,8 +492,12 @@ mod tests {
                 }),
                 json!({ "role_revoke_permission": { "role": "r", "key": "YQ==", "range_end": "Yg==" } }),
             ),
-        ];
-        for (change, expected) in cases {
+        ]
+    }
+
+    #[test]
+    fn changes_of_users_are_printed_without_their_secrets() {
+        for (change, expected) in changes_of_users().into_iter().chain(changes_of_roles()) {
             let value = applied(Command::Auth(KvAuthChange { change: Some(change) }));
             assert_eq!(value["auth_change"], expected);
             assert!(value["auth"].is_string() && !value.to_string().contains("s3cret"), "{value}");

@@ -19,8 +19,7 @@ use synod_client::{
     authpb::permission::Type,
     native::{DecidedBatch, DecidedCommand, GroupPoint},
 };
-use synod_replica::ChangeRequest;
-use synod_sim::describe;
+use synod_replica::{ChangeRequest, describe};
 use tokio::signal;
 
 use crate::{

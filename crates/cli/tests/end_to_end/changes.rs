@@ -6,13 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use synod_testkit::{WAIT_MAX, free_port, processes::Cluster, until};
+
 use crate::{
     ONE_AT_A_TIME,
-    commands::{SYNOD, WAIT_MAX, done, leader, members, status, synod, until, voters},
+    commands::{SYNOD, done, leader, members, status, synod, voters},
     finish,
     load::Load,
     progress,
-    support::{Cluster, free_ports},
 };
 
 /// Small limits, so that a joining replica must fetch a snapshot, which is of an earlier epoch.
@@ -58,7 +59,7 @@ impl Rig {
 
     /// Announces and starts a member, which gets load, too.
     fn join(&mut self, name: &str, announce: &[&str]) {
-        let port = free_ports(1)[0];
+        let port = free_port();
         let url = format!("http://127.0.0.1:{port}");
         let mut args = announce.to_vec();
         args.extend(["--peer-urls", &url, "--wait=false"]);

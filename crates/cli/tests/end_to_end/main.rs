@@ -4,11 +4,9 @@
 //! `SYNOD_E2E_ROUNDS` says how often each of leader, follower and all at once is killed; once if it is not set.
 
 mod changes;
-#[path = "../support/commands.rs"]
+#[path = "../commands/mod.rs"]
 mod commands;
 mod load;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::{
     collections::BTreeMap,
@@ -21,10 +19,11 @@ use std::{
 use etcd_client::{Client, GetOptions};
 use tokio::{sync::Mutex, time::sleep};
 
+use synod_testkit::processes::Cluster;
+
 use self::{
     commands::SYNOD,
     load::{Load, connect},
-    support::Cluster,
 };
 
 /// Several clusters at once would take each other's processor time, and elections would say little about the program.

@@ -411,7 +411,12 @@ impl Election for BallotLeaderElection {
                 }
             }
             // These messages are of another election.
-            Message::Rehearse { .. } | Message::RehearseReply { .. } => {}
+            Message::Rehearse { .. }
+            | Message::RehearseReply { .. }
+            | Message::Ping { .. }
+            | Message::Pong { .. }
+            | Message::AskTimes { .. }
+            | Message::Times { .. } => {}
         }
     }
 

@@ -20,6 +20,14 @@ impl Describe for Message {
                 let mood = if *happy { "happy with" } else { "not happy with" };
                 format!("HeartbeatReply round {}: {ballot}, {mood} {leader}", in_this_life(*round))
             }
+            Message::Ping { number } => format!("Ping {number}"),
+            Message::Pong { number } => format!("Pong {number}"),
+            Message::AskTimes { number } => format!("AskTimes {number}"),
+            Message::Times { number, able, times } => {
+                let times: Vec<_> = times.iter().map(|&nanos| time_in_words(nanos)).collect();
+                let able = if *able { "" } else { ", could not lead" };
+                format!("Times {number}: {}{able}", times.join(" "))
+            }
         }
     }
 }
@@ -27,4 +35,9 @@ impl Describe for Message {
 /// The number of a round, without the life of the asker in its upper half.
 fn in_this_life(round: u64) -> u64 {
     round & u64::from(u32::MAX)
+}
+
+/// Nanoseconds of a round trip, in milliseconds.
+fn time_in_words(nanos: u64) -> String {
+    if nanos == u64::MAX { "-".to_owned() } else { format!("{}ms", nanos / 1_000_000) }
 }

@@ -4,8 +4,8 @@ use synod_wire::Ballot;
 
 use crate::{Body, Claims, Class, codec::coded};
 
-/// A message of a ballot leader election ([`super::BallotLeaderElection`]), or of a rotating one
-/// ([`super::Rotating`]).
+/// A message of a ballot leader election ([`super::BallotLeaderElection`]), of a rotating one ([`super::Rotating`]), or
+/// of a latency-aware one ([`super::LatencyAware`]), which has those of a rotating one, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Ballot leader election: "Do you hear me, and which leader do you follow?"
@@ -44,6 +44,31 @@ pub enum Message {
         /// it asks again with a higher one.
         highest: Ballot,
     },
+    /// Latency-aware election: asks for an answer at once.
+    Ping {
+        /// The number of the asker's ping.
+        number: u64,
+    },
+    /// Answers `Ping`.
+    Pong {
+        /// The number of the ping.
+        number: u64,
+    },
+    /// Latency-aware election: the leader asks how long it takes the receiver to each member and back. (Santos 2012:
+    /// `ALIVE`.)
+    AskTimes {
+        /// The number of the question.
+        number: u64,
+    },
+    /// Answers `AskTimes`. (Santos 2012: `REPORT`.)
+    Times {
+        /// The number of the question.
+        number: u64,
+        /// Whether the replier could lead: its disk answers, and it does not lag.
+        able: bool,
+        /// Nanoseconds to each member and back, in the order of their ids; `u64::MAX` for one that does not answer.
+        times: Vec<u64>,
+    },
 }
 
 // Safety does not rest on elections, so their messages claim nothing that is checked.
@@ -56,6 +81,10 @@ impl Body for Message {
         2 = HeartbeatReply { round, ballot, leader, happy };
         3 = Rehearse { ballot };
         4 = RehearseReply { ballot, willing, highest };
+        5 = Ping { number };
+        6 = Pong { number };
+        7 = AskTimes { number };
+        8 = Times { number, able, times };
     }
 
     fn class(&self) -> Class {
@@ -69,13 +98,17 @@ mod tests {
 
     use super::*;
 
-    fn messages() -> [Message; 4] {
+    fn messages() -> [Message; 8] {
         let ballot = |round, replica| Ballot { round, replica: ReplicaId(replica) };
         [
             Message::HeartbeatRequest { round: 7, highest: ballot(3, 2) },
             Message::HeartbeatReply { round: 7, ballot: ballot(4, 1), leader: ballot(3, 2), happy: true },
             Message::Rehearse { ballot: ballot(4, 1) },
             Message::RehearseReply { ballot: ballot(4, 1), willing: true, highest: ballot(3, 2) },
+            Message::Ping { number: 7 },
+            Message::Pong { number: 7 },
+            Message::AskTimes { number: 8 },
+            Message::Times { number: 8, able: true, times: vec![0, 5, u64::MAX] },
         ]
     }
 

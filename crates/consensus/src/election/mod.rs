@@ -1,9 +1,10 @@
 //! Elections: which replica should lead.
 //!
-//! An election only ever *suggests* a leader: safety rests on ballots and quorums alone, so a wrong suspicion
-//! costs time, never data. [`Rotating`] suspects silent leaders and passes leadership around in a fixed
-//! order. [`BallotLeaderElection`] asks the replicas which leader each follows. Both elect only replicas that
-//! are connected to a quorum, and neither ends the work of a leader that a quorum hears and answers.
+//! An election only ever *suggests* a leader: safety rests on ballots and quorums alone, so a wrong suspicion costs
+//! time, never data. [`Rotating`] suspects silent leaders and passes leadership around in a fixed order.
+//! [`BallotLeaderElection`] asks the replicas which leader each follows. [`LatencyAware`] detects as `Rotating` does,
+//! and moves the leadership to the replica that is nearest to a majority. All elect only replicas that are connected to
+//! a quorum, and none ends the work of a leader that a quorum hears and answers.
 //!
 //! A leader-based protocol owns an [`Election`] and tells it what it sees (`heard_leader`, `answered`,
 //! `promised`, ...). When a deadline has passed, or a message of the election has arrived, it asks
@@ -18,11 +19,13 @@ mod ballot;
 #[cfg(test)]
 mod ballot_tests;
 mod describe;
+pub mod latency;
 mod messages;
 mod rotating;
 mod round_trips;
 
 pub use ballot::BallotLeaderElection;
+pub use latency::LatencyAware;
 pub use messages::Message;
 pub use rotating::Rotating;
 
@@ -153,6 +156,7 @@ pub fn start(options: &Options, members: Members, incarnation: Incarnation, now:
     match options.election {
         ElectionKind::Rotating => Box::new(Rotating::new(options, members, now)),
         ElectionKind::Ballot => Box::new(BallotLeaderElection::new(options, members, incarnation, now)),
+        ElectionKind::Latency => Box::new(LatencyAware::new(options, members, now)),
         ElectionKind::Randomized | ElectionKind::None => {
             unreachable!("a configuration is checked against `ProtocolKind::elections`")
         }

@@ -169,7 +169,12 @@ impl Election for Rotating {
                 }
             }
             // These messages are of another election.
-            Message::HeartbeatRequest { .. } | Message::HeartbeatReply { .. } => {}
+            Message::HeartbeatRequest { .. }
+            | Message::HeartbeatReply { .. }
+            | Message::Ping { .. }
+            | Message::Pong { .. }
+            | Message::AskTimes { .. }
+            | Message::Times { .. } => {}
         }
     }
 

@@ -32,7 +32,7 @@ pub struct Tuning {
 }
 
 pub(crate) const PROFILE: Profile = Profile {
-    elections: &[ElectionKind::Ballot, ElectionKind::Rotating],
+    elections: &[ElectionKind::Ballot, ElectionKind::Rotating, ElectionKind::Latency],
     changes_voters_itself: false,
     has_leader: true,
     every_replica_proposes: false,

@@ -61,7 +61,7 @@ macro_rules! switch {
 }
 
 pub(crate) const PROFILE: Profile = Profile {
-    elections: &[ElectionKind::Ballot, ElectionKind::Rotating],
+    elections: &[ElectionKind::Ballot, ElectionKind::Rotating, ElectionKind::Latency],
     changes_voters_itself: false,
     has_leader: true,
     every_replica_proposes: false,

@@ -233,12 +233,13 @@ fn engine_seeds() -> Vec<(String, Vec<u8>)> {
 }
 
 fn connection_seeds() -> Vec<(String, Vec<u8>)> {
-    let (range, put) = (b"\0\0\0\0\x03\x0a\x01k", b"\0\0\0\0\x06\x0a\x01k\x12\x01v");
-    let grpc = |path| headers_of("POST", path, "application/grpc");
-    let page = headers_of("GET", "/health", "text/plain");
-    let json = headers_of("POST", "/v3/kv/range", "application/json");
+    let seeds = http1_seeds().into_iter().chain(http2_seeds());
+    seeds.map(|(name, bytes)| (name.to_owned(), bytes)).collect()
+}
+
+fn http1_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let http1 = |text: &str| text.as_bytes().to_vec();
-    let seeds = [
+    vec![
         ("http1-health", http1("GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")),
         (
             "http1-metrics",
@@ -267,6 +268,15 @@ fn connection_seeds() -> Vec<(String, Vec<u8>)> {
             "http1-pipelined",
             http1("GET /version HTTP/1.1\r\nhost: x\r\n\r\nGET /readyz HTTP/1.1\r\nhost: x\r\n\r\n"),
         ),
+    ]
+}
+
+fn http2_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let (range, put) = (b"\0\0\0\0\x03\x0a\x01k", b"\0\0\0\0\x06\x0a\x01k\x12\x01v");
+    let grpc = |path| headers_of("POST", path, "application/grpc");
+    let page = headers_of("GET", "/health", "text/plain");
+    let json = headers_of("POST", "/v3/kv/range", "application/json");
+    vec![
         (
             "http2-settings",
             http2(&[(4, 0, 0, &[0, 3, 0, 0, 0, 100]), (4, 1, 0, &[]), (8, 0, 0, &[0, 1, 0, 0])]),
@@ -296,8 +306,7 @@ fn connection_seeds() -> Vec<(String, Vec<u8>)> {
                 (0, 0, 1, b"\0\0\0\0\x02\x08\x07"),
             ]),
         ),
-    ];
-    seeds.map(|(name, bytes)| (name.to_owned(), bytes)).into()
+    ]
 }
 
 /// Headers, each as the length of its name, the name, the length of its value, the value; there are as many as the

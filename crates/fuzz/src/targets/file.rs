@@ -9,9 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use synod_replica::{History, LogRecord, Mark};
-use synod_storage::{
-    Disk, FaultyDisk, Lives, Options, PeerBook, Recovered, SnapshotStore, StorageError, Wal,
-};
+use synod_storage::{Disk, Lives, Options, PeerBook, Recovered, SnapshotStore, StorageError, Wal};
+use synod_testkit::FaultyDisk;
 use synod_wire::{ClusterId, Encoded, GroupId, Keep, Lsn, ReplicaId, Slot, Writer};
 
 use super::{Memory, Target, Verdict, kind};

@@ -316,23 +316,11 @@ async fn measure(
     network: Network,
     program: &Path,
 ) -> Result<(Report, Figure), String> {
-    let disks = match network.addresses[0].namespace {
-        Some(_) => Disks::mounted(folder, args.replicas)?,
-        None => Disks::folders(folder, args.replicas)?,
-    };
+    let disks = disks(args, folder, &network)?;
     let (faults, left_out) = faults(args, &disks, folder)?;
     let on = format!("{}; {}", network.describe(), disks.describe());
     let mut environment = Environment::now(commit_of(program), on.clone());
-    let mut flags = vec![
-        format!("--protocol={}", args.protocol),
-        format!("--dissemination={}", args.dissemination),
-        format!("--groups={}", args.groups),
-        format!("--durability={}", args.durability),
-    ];
-    if !args.options.is_empty() {
-        flags.push(format!("--options={}", args.options));
-    }
-    let cluster = Cluster::start(program, folder, flags, network, disks)?;
+    let cluster = Cluster::start(program, folder, flags(args), network, disks)?;
     let endpoints = cluster.endpoints();
     let refused = |error: synod_client::Error| error.to_string();
     let operator = Operator::new(&endpoints).map_err(refused)?;
@@ -354,28 +342,15 @@ async fn measure(
         log,
         timeline,
     };
-    run.log.say(&format!(
-        "seed {seed}: {}, dissemination {}, {}, {} replicas, {on}",
-        args.protocol, args.dissemination, args.groups, args.replicas
-    ));
-    left_out.iter().for_each(|why| run.log.say(why));
+    announce(&mut run.log, args, seed, &on, &left_out);
     run.await_service("the start").await?;
     run.clients.pulse().longest_gap();
 
     let began = Instant::now();
     let housekeeping =
         tokio::spawn(keep_house(run.log.bar(), run.clients.pulse(), run.operator.clone(), watchers.shared()));
-    let mut broken = Vec::new();
-    for (turn, step) in Schedule::new(seed, &faults, args.replicas).enumerate() {
-        if turn >= run.tallies.len() && began.elapsed() >= Duration::from_secs(args.seconds) {
-            break;
-        }
-        if let Err(why) = run.step(&step).await {
-            run.log.say(&format!("BROKEN: {why}"));
-            broken.push(why);
-            break;
-        }
-    }
+    let broken = play(&mut run, Schedule::new(seed, &faults, args.replicas), args.seconds).await;
+    let mut broken = Vec::from_iter(broken);
     let gap = run.clients.pulse().longest_gap();
     run.note_gap(gap, "the last fault");
     let took = began.elapsed();
@@ -411,6 +386,50 @@ async fn measure(
         broken,
     };
     Ok((report, figure))
+}
+
+fn disks(args: &Args, folder: &Path, network: &Network) -> Result<Disks, String> {
+    match network.addresses[0].namespace {
+        Some(_) => Disks::mounted(folder, args.replicas),
+        None => Disks::folders(folder, args.replicas),
+    }
+}
+
+/// The flags of `synod serve`.
+fn flags(args: &Args) -> Vec<String> {
+    let mut flags = vec![
+        format!("--protocol={}", args.protocol),
+        format!("--dissemination={}", args.dissemination),
+        format!("--groups={}", args.groups),
+        format!("--durability={}", args.durability),
+    ];
+    if !args.options.is_empty() {
+        flags.push(format!("--options={}", args.options));
+    }
+    flags
+}
+
+fn announce(log: &mut Log, args: &Args, seed: u64, on: &str, left_out: &[String]) {
+    log.say(&format!(
+        "seed {seed}: {}, dissemination {}, {}, {} replicas, {on}",
+        args.protocol, args.dissemination, args.groups, args.replicas
+    ));
+    left_out.iter().for_each(|why| log.say(why));
+}
+
+/// Applies faults for so many seconds, each at least once. Returns a promise that was broken, which ends it.
+async fn play(run: &mut Run, steps: Schedule, seconds: u64) -> Option<String> {
+    let began = Instant::now();
+    for (turn, step) in steps.enumerate() {
+        if turn >= run.tallies.len() && began.elapsed() >= Duration::from_secs(seconds) {
+            break;
+        }
+        if let Err(why) = run.step(&step).await {
+            run.log.say(&format!("BROKEN: {why}"));
+            return Some(why);
+        }
+    }
+    None
 }
 
 /// The caption: what the figure itself does not show.

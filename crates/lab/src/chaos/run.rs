@@ -201,15 +201,7 @@ impl Run {
                 sleep(step.hold / 2).await;
                 self.join(victim, id).await?;
             }
-            Fault::Wipe => {
-                let id = self.operator.id(victim).await?;
-                self.cluster.kill(victim);
-                self.cluster.wipe(victim)?;
-                sleep(step.hold / 2).await;
-                self.come_back_empty(step, victim).await?;
-                self.cluster.kill(victim);
-                self.join(victim, id).await?;
-            }
+            Fault::Wipe => self.wipe(step, victim).await?,
             Fault::MoveLeader => {
                 let moved = self.operator.move_leader(step.choice).await;
                 sleep(ACT).await;
@@ -219,6 +211,17 @@ impl Run {
             }
         }
         Ok(Ok(()))
+    }
+
+    /// Takes a replica's disk. It is not admitted as what it was, and joins in its own place.
+    async fn wipe(&mut self, step: &Step, victim: usize) -> Result<(), String> {
+        let id = self.operator.id(victim).await?;
+        self.cluster.kill(victim);
+        self.cluster.wipe(victim)?;
+        sleep(step.hold / 2).await;
+        self.come_back_empty(step, victim).await?;
+        self.cluster.kill(victim);
+        self.join(victim, id).await
     }
 
     /// Lets a fault last. An operator's action may begin in the middle of it.

@@ -75,31 +75,34 @@ fn values<'a>(panels: &'a [Panel]) -> impl Iterator<Item = f64> + Clone + 'a {
     series.flat_map(|series| series.points.iter().chain(&series.printed)).flat_map(extent)
 }
 
+/// Where the points of all panels stand on the x axis.
+fn places(panels: &[Panel]) -> Vec<f64> {
+    let series = panels.iter().flat_map(|panel| &panel.series);
+    let points = series.flat_map(|series| series.points.iter().chain(&series.printed));
+    points.map(|point| point.x).collect()
+}
+
+/// The width that the labels of these lines need, with what leads to them.
+fn label_room(names: &[&str]) -> f64 {
+    let lines = names.iter().flat_map(|name| wrap(name, LABEL, LABEL_MAX));
+    let widest = lines.map(|line| width(&line, LABEL)).fold(0.0, f64::max);
+    if widest > 0.0 { LEAD + widest + 4.0 } else { 0.0 }
+}
+
 /// Draws panels of lines from `y` on, and returns where they end.
 fn lines(scene: &mut Scene, figure: &Figure, mut y: f64) -> f64 {
     let columns = figure.columns.clamp(1, figure.panels.len().max(1));
     let names = figure.names();
     let all = Range::around(values(&figure.panels));
     let range_of = |row: &[Panel]| if figure.free_rows { Range::around(values(row)) } else { all.clone() };
-    let places: Vec<f64> = figure
-        .panels
-        .iter()
-        .flat_map(|panel| {
-            let points = panel.series.iter().flat_map(|series| series.points.iter().chain(&series.printed));
-            points.map(|point| point.x)
-        })
-        .collect();
-    let x = Range::of_places(&places, figure.x_log);
+    let x = Range::of_places(&places(&figure.panels), figure.x_log);
     let rows: Vec<&[Panel]> = figure.panels.chunks(columns).collect();
     let mark_width = rows
         .iter()
         .flat_map(|row| range_of(row).marks)
         .map(|mark| width(&number(mark), SMALL))
         .fold(0.0, f64::max);
-    let label_width =
-        names.iter().flat_map(|name| wrap(name, LABEL, LABEL_MAX)).map(|line| width(&line, LABEL));
-    let label_width = label_width.fold(0.0, f64::max);
-    let label_room = if label_width > 0.0 { LEAD + label_width + 4.0 } else { 0.0 };
+    let label_room = label_room(&names);
     // If the last panel of each row has every line, its labels serve the whole row.
     let complete = |row: &&[Panel]| {
         let last = row.last().map_or(&[][..], |panel| &panel.series);

@@ -309,6 +309,7 @@ fn flags(setup: &Setup, place: usize) -> Result<Vec<String>, LabError> {
         ("priority", consensus.priority.to_string()),
         ("heartbeat-interval", time(consensus.heartbeat_interval)),
         ("election-timeout", time(consensus.election_timeout)),
+        ("election-tolerance", time(consensus.latency.tolerance)),
         ("retransmit-after", time(consensus.retransmit_after)),
         ("announce-delay-max", time(consensus.announce_delay_max)),
         ("window-max", consensus.window_max.to_string()),

@@ -202,6 +202,9 @@ pub enum LabError {
         /// What is wrong.
         why: String,
     },
+    /// A model was asked for something that it does not say.
+    #[error("the model says nothing of that: {0}")]
+    Model(String),
     /// A file or folder cannot be used.
     #[error("{}: {source}", path.display())]
     File {

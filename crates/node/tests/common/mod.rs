@@ -5,16 +5,14 @@ use std::{
     fs,
     io::{self, Read, Write},
     mem::replace,
-    net::TcpListener,
     path::Path,
-    process,
-    sync::atomic::{AtomicU16, Ordering::Relaxed},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use synod_node::{Config, Handle, MemberAddress, Node, StartError};
 use synod_replica::{Context, Frozen, SnapshotReader, StateMachine};
+use synod_testkit::free_port;
 use synod_wire::{ClusterId, ReplicaId};
 
 /// A state machine that remembers every command, in order.
@@ -63,20 +61,6 @@ impl Tape {
         let mut tape = Vec::new();
         snapshot.read_to_end(&mut tape)?;
         Ok(Tape(tape))
-    }
-}
-
-/// A port at which nobody listens, below those that the system gives to outgoing connections: a replica that starts
-/// again must find its own. None is given twice.
-fn free_port() -> u16 {
-    const PORTS: u16 = 20_000;
-    static GIVEN: AtomicU16 = AtomicU16::new(0);
-    let first = u16::try_from(process::id() % u32::from(PORTS)).unwrap();
-    loop {
-        let port = 10_000 + (first + GIVEN.fetch_add(1, Relaxed)) % PORTS;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }
 
@@ -142,12 +126,4 @@ pub fn append(handle: &Handle, text: &str) -> String {
 
 pub fn tape(handle: &Handle) -> String {
     String::from_utf8(block(handle.query(Bytes::new())).unwrap().to_vec()).unwrap()
-}
-
-pub fn until(what: &str, condition: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what} has not come true");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }

@@ -12,11 +12,12 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Group, append, block, tape, until};
+use crate::common::{Group, append, block, tape};
 use bytes::Bytes;
 use synod_consensus::{ElectionKind, ProtocolKind};
 use synod_node::{ChangeError, Config, Ended, Node, Threads};
 use synod_replica::{Change, Context, Frozen, RequestError, SessionCommand, StateMachine};
+use synod_testkit::until;
 use synod_wire::Slot;
 
 /// Counts commands. The first one is executed until it is told to end.

@@ -2,12 +2,13 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use crate::common::{Group, Tape, append, block, copy, until};
+use crate::common::{Group, Tape, append, block, copy};
 use bytes::Bytes;
 use synod_consensus::{Options, ProtocolKind};
 use synod_node::{Config, Ended, Node};
 use synod_replica::RequestError;
 use synod_storage::{DataDir, Durability, PeerBook};
+use synod_testkit::until;
 use synod_transport::VERSION;
 use synod_wire::{ClusterId, ReplicaId};
 

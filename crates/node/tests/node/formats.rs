@@ -6,11 +6,12 @@
 
 use std::{env, fs, net::TcpListener, path::Path};
 
-use crate::common::{Tape, append, block, copy, tape, until};
+use crate::common::{Tape, append, block, copy, tape};
 use bytes::Bytes;
 use synod_consensus::{Dissemination, ProtocolKind};
 use synod_node::{Config, Handle, MemberAddress, Merging, Node};
 use synod_replica::SessionCommand;
+use synod_testkit::until;
 use synod_wire::{ClusterId, ReplicaId, SessionId};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats");

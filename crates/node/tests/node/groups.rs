@@ -2,12 +2,13 @@
 
 use std::{sync::Arc, thread::sleep, time::Duration};
 
-use crate::common::{Group as OnSockets, Tape, append, block, tape, until};
+use crate::common::{Group as OnSockets, Tape, append, block, tape};
 use bytes::Bytes;
 use synod_consensus::{ProtocolKind, Role};
 use synod_node::{ChangeError, Config, Handle, MemberAddress, Node, Origin, StartError, Threads};
 use synod_replica::{Change, Goal, MemberInfo};
-use synod_storage::{DataDir, FaultyDisk, PeerBook, the_disk};
+use synod_storage::{DataDir, PeerBook, the_disk};
+use synod_testkit::{FaultyDisk, until};
 use synod_transport::MemoryNetwork;
 use synod_wire::{ClusterId, Groups, ReplicaId, Slot};
 

@@ -2,11 +2,12 @@
 
 use std::{fs, thread, time::Duration};
 
-use crate::common::{Group, append, block, tape, until};
+use crate::common::{Group, append, block, tape};
 use synod_consensus::{Options, ProtocolKind, Role};
 use synod_node::{Config, Node, Origin, StartError, recover::force_new_cluster};
 use synod_replica::{Change, Goal, MemberInfo};
 use synod_storage::{DataDir, Durability};
+use synod_testkit::until;
 use synod_wire::{ClusterId, ReplicaId};
 
 fn founder(group: &Group) -> Config {

@@ -11,11 +11,12 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Group, Tape, append, block, copy, tape, until};
+use crate::common::{Group, Tape, append, block, copy, tape};
 use bytes::Bytes;
 use synod_consensus::Role;
 use synod_node::{Config, Ended, Node};
 use synod_replica::RequestError;
+use synod_testkit::until;
 use synod_transport::{Event, Peer, Transport, VERSION, VERSION_OLDEST};
 use synod_wire::{BIRTHS_SINCE, ClusterId, Incarnation, ReplicaId, Writer};
 

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::common::{Tape, append, block, tape, until};
+use crate::common::{Tape, append, block, tape};
 use bytes::Bytes;
 use synod_node::{Config, Handle, MemberAddress, Node, ReadLogError};
 use synod_replica::{Change, Goal, MemberInfo, RequestError};
-use synod_storage::FaultyDisk;
+use synod_testkit::{FaultyDisk, until};
 use synod_transport::MemoryNetwork;
 use synod_wire::{ClusterId, CommandKind, ReplicaId, Slot};
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Tape, append, block, tape, until};
+use crate::common::{Tape, append, block, tape};
 use bytes::Bytes;
 use synod_consensus::{Options, ProtocolKind};
 use synod_node::{
@@ -16,7 +16,7 @@ use synod_node::{
 use synod_replica::{
     Change, Choice, Context, Frozen, Ordered, Others, Skips, Start, StateMachine, SubscribeError,
 };
-use synod_storage::FaultyDisk;
+use synod_testkit::{FaultyDisk, until};
 use synod_transport::MemoryNetwork;
 use synod_wire::{ClusterId, CommandKind, GroupId, ReplicaId, SessionId, Slot};
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Group as OnSockets, Tape, append, block, tape, until};
+use crate::common::{Group as OnSockets, Tape, append, block, tape};
 use bytes::Bytes;
 use synod_consensus::ProtocolKind;
 use synod_node::{ChangeError, Config, Handle, Node, Origin, Subscription};
@@ -18,6 +18,7 @@ use synod_replica::{
     Change, Choice, Goal, MemberInfo, Ordered, Others, Refusal, RequestError, Start, SubscribeError,
 };
 use synod_storage::Durability;
+use synod_testkit::until;
 use synod_wire::{CommandKind, GroupId, ReplicaId};
 
 const GROUPS: usize = 3;
@@ -101,12 +102,19 @@ impl Cluster {
 /// A group may change meanwhile, or have no leader.
 fn change(node: &Node, group: usize, change: &Change) {
     let handle = &node.handles()[group];
-    until("the change is made", || match block(handle.change(handle.group().version, change.clone())) {
-        Ok(_) | Err(ChangeError::Refused(Refusal::NothingToDo)) => true,
-        Err(ChangeError::Refused(Refusal::Stale { .. } | Refusal::Unsettled) | ChangeError::Request(_)) => {
-            false
+    until("the change is made", || {
+        let before = handle.group().version;
+        match block(handle.change(before, change.clone())) {
+            Ok(_) => {
+                assert!(handle.group().version > before, "the change is answered, and does not show");
+                true
+            }
+            Err(ChangeError::Refused(Refusal::NothingToDo)) => true,
+            Err(
+                ChangeError::Refused(Refusal::Stale { .. } | Refusal::Unsettled) | ChangeError::Request(_),
+            ) => false,
+            Err(error) => panic!("{error}"),
         }
-        Err(error) => panic!("{error}"),
     });
 }
 

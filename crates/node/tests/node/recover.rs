@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Tape, append, block, tape, until};
+use crate::common::{Tape, append, block, tape};
 use bytes::Bytes;
 use synod_consensus::{
     Options, ProtocolKind, VoterSets,
@@ -23,6 +23,7 @@ use synod_replica::{
     Change, ChangeRequest, Context, Frozen, Goal, Group, LogRecord, MemberInfo, StateMachine,
 };
 use synod_storage::{DataDir, Durability, Wal};
+use synod_testkit::until;
 use synod_wire::{
     Ballot, Batch, BatchBuilder, ClusterId, CommandKind, Epoch, Lsn, ReplicaId, SessionId, Slot,
 };

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Group, Tape, append, block, tape, until};
+use crate::common::{Group, Tape, append, block, tape};
 use bytes::Bytes;
 use synod_consensus::{ElectionKind, Options, ProtocolKind, Role};
 use synod_node::{Config, Handle, Merging, Node, NodeStatus, StartError, Threads};
@@ -16,6 +16,7 @@ use synod_replica::{
     Change, Context, Frozen, LogRecord, RequestError, SessionCommand, SnapshotReader, StateMachine,
 };
 use synod_storage::Durability;
+use synod_testkit::until;
 use synod_wire::{ClusterId, Epoch, Slot};
 
 #[test]

@@ -22,9 +22,8 @@ use synod_server::{
     Compaction, Consistency, Differs, Group, Hashes, InMemory, Member, Replica, RequestError, Status, Upkeep,
     UpkeepConfig,
 };
+use synod_testkit::{WAIT_MAX, until};
 use synod_wire::{ClusterId, ReplicaId};
-
-const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// One of three replicas; what has nothing to do with upkeep it answers as a replica in memory.
 #[derive(Clone)]
@@ -156,14 +155,6 @@ fn block<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[track_caller]
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < WAIT_MAX, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// A store that differs from an empty one in its first revision.
 fn corrupt() -> KvStore {
     let mut store = KvStore::new();

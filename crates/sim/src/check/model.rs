@@ -129,6 +129,52 @@ impl Model {
     fn get(&self, first: Key, last: Key) -> Vec<Entry> {
         self.keys.range(first..=last).map(|(_, entry)| *entry).collect()
     }
+
+    /// Whether the key was last changed at this revision; 0 for a key that does not exist.
+    fn is_unchanged(&self, key: Key, expected: i64) -> bool {
+        self.keys.get(&key).map_or(0, |entry| entry.modified) == expected
+    }
+
+    /// A transaction that writes, perhaps with another key, or reads.
+    fn swap(&mut self, succeeded: bool, key: Key, value: u64, other: Other, revision: i64) -> Vec<Part> {
+        if !succeeded {
+            return vec![Part::Get(self.get(key, key))];
+        }
+        let put = self.put(key, value, revision);
+        let more = match other {
+            Other::Nothing => None,
+            Other::Put(other) => Some(self.put(other, value, revision)),
+            Other::Delete(other) => Some(self.delete(other, other, revision)),
+        };
+        [put].into_iter().chain(more).collect()
+    }
+
+    /// A transaction that holds another one.
+    fn nest(&mut self, succeeded: bool, key: Key, value: u64, inner: Key, revision: i64) -> Vec<Part> {
+        if !succeeded {
+            let parts = vec![Part::Get(self.get(key, key)), Part::Get(self.get(inner, inner))];
+            return vec![Part::Nest { succeeded: true, parts }];
+        }
+        let put = self.put(key, value, revision);
+        let exists = self.keys.contains_key(&inner);
+        let change =
+            if exists { self.delete(inner, inner, revision) } else { self.put(inner, value, revision) };
+        vec![put, Part::Nest { succeeded: exists, parts: vec![change] }]
+    }
+}
+
+/// What a range returns of the entries in it.
+fn look(mut entries: Vec<Entry>, limit: i64, order: Order, count_only: bool) -> Part {
+    let count = entries.len();
+    match order {
+        Order::Key => {}
+        Order::KeyDown => entries.reverse(),
+        Order::Modified => entries.sort_by_key(|entry| entry.modified),
+    }
+    let kept = usize::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+    let more = !count_only && count > kept;
+    entries.truncate(if count_only { 0 } else { kept });
+    Part::Look { entries, count: i64::try_from(count).expect("a few"), more }
 }
 
 impl Sequential for Model {
@@ -146,18 +192,8 @@ impl Sequential for Model {
             Op::Put { key, value } => vec![self.put(key, value, next)],
             Op::Delete { first, last } => vec![self.delete(first, last, next)],
             Op::Swap { key, expected, value, other } => {
-                succeeded = self.keys.get(&key).map_or(0, |entry| entry.modified) == expected;
-                if succeeded {
-                    let mut parts = vec![self.put(key, value, next)];
-                    parts.extend(match other {
-                        Other::Nothing => None,
-                        Other::Put(other) => Some(self.put(other, value, next)),
-                        Other::Delete(other) => Some(self.delete(other, other, next)),
-                    });
-                    parts
-                } else {
-                    vec![Part::Get(self.get(key, key))]
-                }
+                succeeded = self.is_unchanged(key, expected);
+                self.swap(succeeded, key, value, other, next)
             }
             Op::Compact { revision } => {
                 if revision <= self.compacted || revision > self.revision {
@@ -172,30 +208,12 @@ impl Sequential for Model {
                     return Answer::Refused(OUT_OF_RANGE);
                 }
                 let keys = if revision == 0 { self.keys.clone() } else { self.at(revision) };
-                let mut entries: Vec<Entry> = keys.range(first..=last).map(|(_, entry)| *entry).collect();
-                let count = entries.len();
-                match order {
-                    Order::Key => {}
-                    Order::KeyDown => entries.reverse(),
-                    Order::Modified => entries.sort_by_key(|entry| entry.modified),
-                }
-                let kept = usize::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-                let more = !count_only && count > kept;
-                entries.truncate(if count_only { 0 } else { kept });
-                vec![Part::Look { entries, count: i64::try_from(count).expect("a few"), more }]
+                let entries = keys.range(first..=last).map(|(_, entry)| *entry).collect();
+                vec![look(entries, limit, order, count_only)]
             }
             Op::Nest { key, expected, value, inner } => {
-                succeeded = self.keys.get(&key).map_or(0, |entry| entry.modified) == expected;
-                if succeeded {
-                    let put = self.put(key, value, next);
-                    let exists = self.keys.contains_key(&inner);
-                    let change =
-                        if exists { self.delete(inner, inner, next) } else { self.put(inner, value, next) };
-                    vec![put, Part::Nest { succeeded: exists, parts: vec![change] }]
-                } else {
-                    let parts = vec![Part::Get(self.get(key, key)), Part::Get(self.get(inner, inner))];
-                    vec![Part::Nest { succeeded: true, parts }]
-                }
+                succeeded = self.is_unchanged(key, expected);
+                self.nest(succeeded, key, value, inner, next)
             }
             Op::Exceed { .. } => {
                 self.alarm = true;

@@ -1,6 +1,6 @@
 //! What replicas want done: the log, messages, and what is for the executor or for snapshots.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use synod_replica::{Action, Event, Group, SnapshotInfo};
 use synod_wire::{CommandKind, GroupId, Slot};
@@ -38,7 +38,7 @@ impl World {
                 demand(slot == before.next(), Invariant::DeliveryOrder, || {
                     format!("r{} delivers slot {slot} of {group} after slot {before}", of + 1)
                 })?;
-                life.jobs.push_back((group, Job::Execute { slot, ballots, batch: batch.clone(), replies }));
+                life.execution.push((group, Job::Execute { slot, ballots, batch: batch.clone(), replies }));
                 self.line(of, || {
                     format!("delivers slot {slot} of {group}: {}", crate::describe::batch(&batch))
                 });
@@ -48,7 +48,7 @@ impl World {
             }
             Action::ReadAt { read, slot } => {
                 if let Some((slots, reads)) = life.reads.confirmed(group, read, slot) {
-                    life.jobs.push_back((group, Job::Read { slots, reads }));
+                    life.execution.push((group, Job::Read { slots, reads }));
                 }
             }
             Action::ReadFailed { read, error } => {
@@ -62,17 +62,15 @@ impl World {
                 Some(Waiter::Operator | Waiter::Guest(_)) | None => {}
             },
             Action::Deadline(deadline) => life.hosted[at].deadline = deadline,
-            Action::TakeSnapshot => life.jobs.push_back((group, Job::Freeze)),
+            Action::TakeSnapshot => life.execution.push((group, Job::Freeze)),
             Action::ReadChunk { to, slot, offset, len_max } => {
                 let event = self.read_chunk(of, group, to, slot, offset, len_max);
                 self.notice_later(of, Duration::ZERO, vec![(group, event)]);
             }
             Action::WriteChunk { info, offset, bytes } => {
-                let receiving = &mut life.hosted[at].receiving;
-                if offset == 0 || receiving.as_ref().is_none_or(|(of, _)| *of != info) {
-                    *receiving = Some((info, Vec::new()));
-                }
-                let (_, content) = receiving.as_mut().expect("set above");
+                let book = &mut life.snapshots.book;
+                let begun = book.receive(group, info, offset, || Ok::<_, Infallible>(Vec::new()));
+                let Ok(content) = begun;
                 content.resize(usize::try_from(offset).expect("small"), 0);
                 content.extend_from_slice(&bytes);
                 let end = content.len() as u64;
@@ -125,12 +123,11 @@ impl World {
     /// The received snapshot of a group becomes a file, and the executor is to go on from it.
     fn finish(&mut self, of: usize, group: GroupId, info: SnapshotInfo) {
         let Some(life) = &mut self.machines[of].life else { return };
-        let received = life.hosted[usize::from(group.0)].receiving.take();
-        let whole =
-            received.filter(|(receiving, bytes)| *receiving == info && bytes.len() as u64 == info.bytes);
-        let accepted = whole.and_then(|(_, bytes)| {
-            let (bytes, files) = (bytes.into(), &life.snapshots.files);
-            let file = files.accepted(group, info, life.hosted.len(), &mut &unsealed(&bytes)?[..])?;
+        let book = &mut life.snapshots.book;
+        let whole = book.received(group, info).filter(|bytes| bytes.len() as u64 == info.bytes);
+        let accepted = whole.and_then(|bytes| {
+            let bytes = bytes.into();
+            let file = book.accepted(group, info, &mut &unsealed(&bytes)?[..])?;
             Some((file, bytes))
         });
         let Some((file, bytes)) = accepted else {
@@ -138,8 +135,8 @@ impl World {
             self.notice_later(of, Duration::ZERO, vec![(group, Event::SnapshotInstalled(None))]);
             return;
         };
-        life.snapshots.files.receive(file);
-        life.jobs.push_back((group, Job::Restore(info)));
+        life.snapshots.book.named(file);
+        life.execution.push((group, Job::Restore(info)));
         self.machines[of].disk.write_file((group, info.slot), bytes);
     }
 

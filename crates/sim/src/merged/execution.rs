@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_replica::{Cut, Event, Group, MergedFile, Outcome, RequestError, Restored, SnapshotInfo};
-use synod_wire::{GroupId, ReplicaId, Slot};
+use synod_host::Kept;
+use synod_replica::{Cut, Event, Group, Outcome, RequestError, Restored, SnapshotInfo};
+use synod_wire::{GroupId, ReplicaId, Slot, Time};
 
 use super::{
     Happening, Situation, World,
@@ -13,24 +14,25 @@ use super::{
 };
 use crate::{
     check::{Checked, Invariant, Violation, demand},
+    clock::Moment,
     network::between,
 };
 
 /// Tasks that the executor does in one go.
 const BURST_MAX: usize = 8;
 
-/// As in `synod-node`: how many snapshots are kept, and for how long after it asked a peer counts as receiving one.
-const KEPT: usize = 2;
-const RECEIVES_FOR: Duration = Duration::from_secs(10);
-
 impl World {
+    /// The time since the beginning, for what asks for none of a node's clocks.
+    fn time(&self) -> Time {
+        Time::ZERO + self.now.since(Moment::START)
+    }
+
     /// Wakes the executor if it sleeps and has something to do.
     pub(super) fn go_on_executing(&mut self, of: usize) {
         let Some(life) = &mut self.machines[of].life else { return };
-        if life.executing || life.jobs.is_empty() {
+        if !life.execution.wake() {
             return;
         }
-        life.executing = true;
         let (life, wait) =
             (self.machines[of].lives, between(&mut self.rng, self.plan.execute.0, self.plan.execute.1));
         self.queue.push(self.now + wait, Happening::Execute { of, life });
@@ -40,7 +42,7 @@ impl World {
     pub(super) fn execute(&mut self, of: usize, number: u64) -> Checked {
         for _ in 0..BURST_MAX {
             let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-            let Some((group, job)) = life.jobs.pop_front() else { break };
+            let Some((group, job)) = life.execution.begin() else { break };
             match job {
                 Job::Execute { slot, ballots, batch, replies } => {
                     match life.merged.take(group, slot, ballots, batch, replies) {
@@ -49,7 +51,7 @@ impl World {
                     }
                 }
                 Job::Read { slots, reads } => {
-                    life.waiting.push((slots, reads));
+                    life.waiting.push(slots, reads);
                     if !self.answer_reads(of)? {
                         self.counts.see(Situation::ReadWaitsForSkip);
                     }
@@ -57,9 +59,11 @@ impl World {
                 Job::Freeze => self.freeze(of, group),
                 Job::Restore(info) => self.restore(of, group, info)?,
             }
+            let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
+            life.execution.done();
         }
         let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-        life.executing = false;
+        life.execution.sleep();
         self.go_on_executing(of);
         self.queue.push(self.now, Happening::Seen { of, life: number });
         Ok(())
@@ -126,9 +130,9 @@ impl World {
         let Some(life) = &mut self.machines[of].life else { return Ok(true) };
         let applied = life.merged.executor().cut().slots;
         let reached = |slots: &[Slot]| slots.iter().zip(&applied).all(|(slot, applied)| slot <= applied);
-        let ready: Vec<_> = life.waiting.extract_if(.., |(slots, _)| reached(slots)).collect();
+        let ready: Vec<_> = life.waiting.reached(|slots| reached(slots)).collect();
         let (none_left, executor) = (life.waiting.is_empty(), life.merged.executor());
-        let asks = ready.into_iter().flat_map(|(_, asks)| asks);
+        let asks = ready.into_iter().flatten();
         let answers: Vec<_> = asks.map(|ask| (executor.query(&ask.payload), ask)).collect();
         for (answer, ask) in answers {
             match ask.guest_read() {
@@ -191,7 +195,7 @@ impl World {
         let more = !life.snapshots.writing.is_empty();
         // Replicas have heard before of what the executor had installed when the state was frozen.
         let told_at = life.told_at.max(self.now);
-        if !life.snapshots.files.may_be_named(group, slot, &cut) {
+        if !life.snapshots.book.may_be_named(group, slot, Some(&cut)) {
             self.line(of, || {
                 format!("has a snapshot to slot {slot} of {group} that holds more than a new one")
             });
@@ -204,24 +208,21 @@ impl World {
         }
         let len = bytes.len() as u64;
         self.line(of, || format!("has a snapshot to slot {slot} of {group}: {}", super::slots(&cut.slots)));
-        let mut events = Vec::new();
-        for (other, &held) in (0u16..).map(GroupId).zip(&cut.slots) {
-            if other != group && held > Slot::ZERO {
-                events.push((other, Event::SnapshotShared(SnapshotInfo { slot: held, bytes: len })));
-            }
-        }
-        events.push((group, Event::SnapshotTaken(Some(SnapshotInfo { slot, bytes: len }))));
-        self.machines[of].disk.write_file((group, slot), bytes);
-        let now = self.now;
-        if let Some(life) = &mut self.machines[of].life {
-            life.snapshots.files.add(MergedFile { cut, group, slot, bytes: len });
-            let snapshots = &mut life.snapshots;
-            let served = snapshots.served.is_some_and(|served| now.since(served) < RECEIVES_FOR);
-            snapshots.files.keep(KEPT, served);
-            let kept: Vec<Vec<Slot>> =
-                (0..life.hosted.len() as u16).map(|group| snapshots.files.slots_of(GroupId(group))).collect();
-            self.machines[of].disk.retain(|group, slot| kept[usize::from(group.0)].contains(&slot));
-        }
+        let (now, info) = (self.time(), SnapshotInfo { slot, bytes: len });
+        let machine = &mut self.machines[of];
+        machine.disk.write_file((group, slot), bytes);
+        let Some(life) = &mut machine.life else { return Ok(()) };
+        let shared = life.snapshots.book.written(group, info, Some(cut)).into_iter();
+        let mut events: Vec<_> = shared.map(|(other, info)| (other, Event::SnapshotShared(info))).collect();
+        events.push((group, Event::SnapshotTaken(Some(info))));
+        let kept = life.snapshots.book.keep(now, group);
+        let stays = |of, slot| {
+            let is_kept = |(group, kept): &(GroupId, Kept)| {
+                *group == of && matches!(kept, Kept::Slots(slots) if slots.contains(&slot))
+            };
+            kept.iter().any(is_kept)
+        };
+        machine.disk.retain(stays);
         if more {
             self.write_next(of);
         }
@@ -239,11 +240,9 @@ impl World {
         offset: u64,
         len_max: usize,
     ) -> Event {
-        let now = self.now;
+        let now = self.time();
         let Some(life) = &mut self.machines[of].life else { unreachable!("it asks") };
-        life.snapshots.served = Some(now);
-        let file = life.snapshots.files.serve(to, group, slot, offset);
-        let (named, slot_named) = file.map_or((group, slot), |file| (file.group, file.slot));
+        let (named, slot_named) = life.snapshots.book.serve(now, to, group, slot, offset);
         let bytes = self.machines[of].disk.file(named, slot_named).cloned().unwrap_or_default();
         let (total, from) = (bytes.len() as u64, (offset as usize).min(bytes.len()));
         let bytes = bytes.slice(from..bytes.len().min(from + len_max));
@@ -268,7 +267,7 @@ impl World {
             invariant: Invariant::Sound,
             detail: format!("r{} cannot install slot {} of {group}: {error}", of + 1, info.slot),
         })?;
-        life.snapshots.files.installed(group, info.slot);
+        life.snapshots.book.restored(group, info.slot, true);
         let after = life.merged.executor().cut();
         if after.order > before.order {
             life.service.iter_mut().for_each(|service| service.installed += 1);

@@ -240,7 +240,8 @@ impl World {
             let Some(life) = &machine.life else { continue };
             for (group, hosted) in self.groups().zip(&life.hosted) {
                 let Some(offered) = hosted.replica.status().snapshot else { continue };
-                let held = life.snapshots.files.holding(group, offered.slot).map(|file| file.bytes);
+                let files = life.snapshots.book.merged().expect("groups are merged");
+                let held = files.holding(group, offered.slot).map(|file| file.bytes);
                 demand(held == Some(offered.bytes), Invariant::SnapshotCovers, || {
                     format!("r{} offers {offered:?} of {group}, and has a file of {held:?} bytes", of + 1)
                 })?;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use synod_consensus::Link;
+use synod_host::{Execution, Reads, SnapshotBook};
 use synod_replica::{
     Cut, Event, Executor, Group, Installed, MergedExecutor, MergedFile, MergedFiles, MergedReads, Pace,
     Recovered, Replica,
@@ -79,14 +80,13 @@ impl World {
             merged: MergedExecutor::of(executor),
             pace: Pace::new(self.plan.skips, self.plan.take, groups, now),
             reads: MergedReads::default(),
-            waiting: Vec::new(),
-            jobs: VecDeque::new(),
-            executing: false,
+            waiting: Reads::default(),
+            execution: Execution::default(),
             told_at: self.now,
             timer_at: None,
             glance_at: now + GLANCE_INTERVAL,
             touched: (0..groups as u16).map(GroupId).collect(),
-            snapshots: Snapshots { files, writing: VecDeque::new(), served: None },
+            snapshots: Snapshots { book: SnapshotBook::new(groups, Some(files)), writing: VecDeque::new() },
             members_told: None,
             leaves: false,
             kept,

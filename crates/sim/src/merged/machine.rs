@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use synod_consensus::To;
-use synod_host::Gate;
+use synod_host::{Execution, Gate, Reads, SnapshotBook};
 use synod_replica::{
-    Action, Cut, MergedExecutor, MergedFiles, MergedReads, Pace, PeerMessage, Replica, RequestId,
-    SnapshotInfo,
+    Action, Cut, MergedExecutor, MergedReads, Pace, PeerMessage, Replica, RequestId, SnapshotInfo,
 };
 use synod_wire::{Ballots, Batch, GroupId, Lsn, ReplicaId, Slot, Time};
 
@@ -68,9 +67,8 @@ pub(super) struct Life {
     pub pace: Pace,
     pub reads: MergedReads<Ask>,
     /// Reads that wait for slots of all groups.
-    pub waiting: Vec<(Vec<Slot>, Vec<Ask>)>,
-    pub jobs: VecDeque<(GroupId, Job)>,
-    pub executing: bool,
+    pub waiting: Reads<Vec<Slot>, Vec<Ask>>,
+    pub execution: Execution<(GroupId, Job)>,
     /// When the last events of the executor come to the replicas.
     pub told_at: Moment,
     pub timer_at: Option<Moment>,
@@ -116,7 +114,6 @@ pub(super) struct Hosted {
     pub delivered: Slot,
     /// The last slot that the replica was told to be executed.
     pub executed: Slot,
-    pub receiving: Option<(SnapshotInfo, Vec<u8>)>,
     pub backlogged: bool,
     /// The group has let this node go.
     pub retired: bool,
@@ -134,7 +131,6 @@ impl Hosted {
             gate: Gate::new(durable),
             delivered,
             executed: delivered,
-            receiving: None,
             backlogged: false,
             retired: false,
         }
@@ -151,13 +147,11 @@ pub(super) enum Job {
 }
 
 /// What the thread of snapshots does.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Snapshots {
-    pub files: MergedFiles,
+    pub book: SnapshotBook<Vec<u8>>,
     /// The snapshot that is being written, and those that come after it.
     pub writing: VecDeque<Draft>,
-    /// When a peer last asked for a piece.
-    pub served: Option<Moment>,
 }
 
 /// A snapshot that is not a file yet.

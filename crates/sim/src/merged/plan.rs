@@ -9,7 +9,7 @@ use synod_replica::{Change, Choice, Group, Others, Settings, Skips, Take};
 use synod_wire::{GroupId, ReplicaId};
 
 use super::upkeep::FASTER;
-use crate::plan::{Plan, WatchPlan, draw_settings};
+use crate::plan::{Plan, WatchPlan, draw_settings, suspecting};
 
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
@@ -262,7 +262,7 @@ fn draw_upkeep(seed: u64) -> Option<UpkeepConfig> {
 
 fn draw_order(rng: &mut Rng) -> (ProtocolKind, ElectionKind) {
     let (_, protocol) = pick(rng, ProtocolKind::ALL);
-    (protocol, pick(rng, protocol.elections()))
+    (protocol, pick(rng, &suspecting(protocol)))
 }
 
 /// Another protocol for a group, or other voters if it is not the first group.

@@ -221,7 +221,7 @@ fn checked(result: std::result::Result<(), crate::check::Violation>) -> Result<(
     result.map_err(|violation| format!("violates {violation}"))
 }
 
-/// The commands that change something.
+/// The commands that change something: first those of clients, messages, time and the group.
 fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
     match name {
         "elect" => {
@@ -246,6 +246,13 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
         "first-group" => first_group(world, words),
         "see" => see(world, words),
         "reconfigure" => reconfigure(world, words),
+        _ => act_on_links(world, name, words),
+    }
+}
+
+/// The commands that change links; all others are of machines.
+fn act_on_links(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
+    match name {
         "partition" => {
             let links = between_groups(world, words)?;
             checked(world.part(links))
@@ -268,6 +275,13 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
         }
         "links" => links_only(world, words),
         "heal" => checked(world.join()),
+        _ => act_on_machine(world, name, words),
+    }
+}
+
+/// The commands that change processes, clocks and disks; there is no other.
+fn act_on_machine(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
+    match name {
         "crash" | "kill" => {
             let ending = if name == "kill" { Ending::Process } else { Ending::Machine };
             for of in replicas(world, words)? {
@@ -459,9 +473,28 @@ fn cluster(words: &[&str], cast: Cast) -> Result<World> {
     Ok(World::new(plan, Trace::Script(Vec::new())))
 }
 
+/// Durations of a world in which everything is immediate.
+const AT_ONCE: (Duration, Duration) = (Duration::ZERO, Duration::ZERO);
+
+/// A script's clients are its commands.
+const NO_CLIENTS: ClientPlan = ClientPlan {
+    direct: 0,
+    sessions: 0,
+    pipeline: 0,
+    keys: 9,
+    operations: 0,
+    think: AT_ONCE,
+    timeout: Duration::ZERO,
+    padding_max: 0,
+    stale_reads: Odds::NEVER,
+    leases: 0,
+    outlives_leases: false,
+    cancels: Odds::NEVER,
+    presses_on: Duration::ZERO,
+};
+
 /// A world without accidents, in which everything is immediate.
 pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
-    let at_once = (Duration::ZERO, Duration::ZERO);
     let mut settings = Settings::default();
     settings.consensus.protocol = cast.protocol;
     settings.consensus.election = cast.election;
@@ -488,8 +521,8 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             keep_max: 0,
         },
         disk: DiskPlan {
-            sync: at_once,
-            snapshot: at_once,
+            sync: AT_ONCE,
+            snapshot: AT_ONCE,
             snapshot_fails: Odds::NEVER,
             trim_waits: Odds::NEVER,
             snapshots_lost: Odds::NEVER,
@@ -498,11 +531,11 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
         },
         clock_drift_ppm: 0,
         timer_late: Duration::ZERO,
-        execute: at_once,
+        execute: AT_ONCE,
         burst: Duration::ZERO,
         faults: FaultPlan {
-            gap: at_once,
-            lasts: at_once,
+            gap: AT_ONCE,
+            lasts: AT_ONCE,
             long_pauses: Odds::NEVER,
             leader: Odds::NEVER,
             any_step: Odds::NEVER,
@@ -513,21 +546,7 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
         },
         trials: 0,
         priorities: Vec::new(),
-        clients: ClientPlan {
-            direct: 0,
-            sessions: 0,
-            pipeline: 0,
-            keys: 9,
-            operations: 0,
-            think: at_once,
-            timeout: Duration::ZERO,
-            padding_max: 0,
-            stale_reads: Odds::NEVER,
-            leases: 0,
-            outlives_leases: false,
-            cancels: Odds::NEVER,
-            presses_on: Duration::ZERO,
-        },
+        clients: NO_CLIENTS,
         watches: WatchPlan::NONE,
         changes: ChangePlan { spares: SPARES_MAX, ..ChangePlan::NONE },
         begins_with_backup: false,

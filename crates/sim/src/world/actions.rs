@@ -1,16 +1,19 @@
 //! Carrying out what replicas want.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use bytes::Bytes;
 use synod_consensus::To;
+use synod_host::Kept;
 use synod_replica::{Action, Event, Fork, LogRecord, PeerMessage, RequestId, SnapshotInfo};
-use synod_wire::{Ballots, Batch, Epoch, Lsn, ReplicaId, Slot};
+use synod_storage::StorageError;
+use synod_wire::{Ballots, Batch, Epoch, GroupId, Lsn, ReplicaId, Slot, Time};
 
 use super::{Happening, World, machine::Task};
 use crate::{
     chart::Mark,
     check::{Checked, Invariant, demand, is_learned},
+    clock::Moment,
     describe,
     network::{Wire, between},
     situations::Sight,
@@ -65,7 +68,7 @@ impl World {
                 self.execute_later(of, slot, ballots, batch, requests)?
             }
             Action::ReadAt { read, slot } => {
-                life.reads.push((slot, read));
+                life.reads.push(slot, read);
                 self.answer_reads(of)?;
             }
             Action::ReadFailed { read, error } => self.fail_read(of, read, error),
@@ -112,10 +115,10 @@ impl World {
                 life.deadline = deadline;
                 self.set_timer(of);
             }
-            Action::TakeSnapshot => life.tasks.push_back(Task::Snapshot),
+            Action::TakeSnapshot => life.execution.push(Task::Snapshot),
             Action::ReadChunk { to, slot, offset, len_max } => self.read_chunk(of, to, slot, offset, len_max),
             Action::WriteChunk { info, offset, bytes } => self.write_chunk(of, info, offset, bytes),
-            Action::InstallSnapshot(info) => life.tasks.push_back(Task::Install(info)),
+            Action::InstallSnapshot(info) => life.execution.push(Task::Install(info)),
             Action::Trim(through) => {
                 life.watch.trims(through)?;
                 self.coverage.trims += 1;
@@ -210,7 +213,7 @@ impl World {
         life.holds.batches += bytes;
         let id = machine.id;
         machine.delivered = machine.delivered.max(slot);
-        life.tasks.push_back(Task::Execute { slot, ballots, batch: batch.clone(), requests });
+        life.execution.push(Task::Execute { slot, ballots, batch: batch.clone(), requests });
         let first = slot > self.reference.last();
         let mark = Mark::Delivers { first };
         self.note(of, mark, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
@@ -234,8 +237,11 @@ impl World {
     }
 
     fn read_chunk(&mut self, of: usize, to: ReplicaId, slot: Slot, offset: u64, len_max: usize) {
-        let machine = &self.machines[of];
-        let file = machine.disk.snapshot(slot);
+        let now = self.time();
+        let machine = &mut self.machines[of];
+        let Some(life) = &mut machine.life else { return };
+        let (_, named) = life.book.serve(now, to, GroupId::FIRST, slot, offset);
+        let file = machine.disk.snapshot(named);
         let total = file.map_or(0, |file| file.len() as u64);
         let bytes = file.map(|file| {
             let begin = usize::try_from(offset).unwrap_or(usize::MAX).min(file.len());
@@ -248,16 +254,15 @@ impl World {
     fn write_chunk(&mut self, of: usize, info: SnapshotInfo, offset: u64, bytes: Bytes) {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return };
-        if offset == 0 {
-            life.receiving.clear();
-        }
-        assert_eq!(life.receiving.len() as u64, offset, "pieces come in order");
+        let begun = life.book.receive(GroupId::FIRST, info, offset, || Ok::<_, Infallible>(Vec::new()));
+        let Ok(receiving) = begun;
+        assert_eq!(receiving.len() as u64, offset, "pieces come in order");
         let fails = self.plan.disk.snapshot_fails.hit(&mut self.rng);
         let event = if fails {
             Event::SnapshotInstalled(None)
         } else {
-            life.receiving.extend_from_slice(&bytes);
-            Event::ChunkWritten { slot: info.slot, end: life.receiving.len() as u64 }
+            receiving.extend_from_slice(&bytes);
+            Event::ChunkWritten { slot: info.slot, end: receiving.len() as u64 }
         };
         self.notice_after_disk(of, event);
     }
@@ -272,6 +277,25 @@ impl World {
         let (low, high) = self.plan.disk.snapshot;
         let wait = between(&mut self.rng, low, high);
         self.notice_after(of, wait, event);
+    }
+
+    /// The time since the beginning, for what asks for none of a replica's clocks.
+    pub(super) fn time(&self) -> Time {
+        Time::ZERO + self.now.since(Moment::START)
+    }
+
+    /// Writes a snapshot file under its name. How many are left is for the book to say.
+    pub(super) fn name_snapshot(&mut self, of: usize, slot: Slot, bytes: Bytes) -> Result<(), StorageError> {
+        let now = self.time();
+        let machine = &mut self.machines[of];
+        let Some(life) = &mut machine.life else { return Ok(()) };
+        let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
+        life.book.written(GroupId::FIRST, info, None);
+        for (_, kept) in life.book.keep(now, GroupId::FIRST) {
+            let Kept::Newest(count) = kept else { unreachable!("a group that is alone") };
+            machine.disk.write_snapshot(slot, bytes.clone(), count)?;
+        }
+        Ok(())
     }
 
     pub(super) fn notice_after(&mut self, of: usize, wait: Duration, event: Event) {

@@ -1,7 +1,7 @@
 //! Where there is no store, nobody uses or watches it. The clients of a guest are the only ones, and some of them find
 //! out whether each member serves.
 
-use std::{collections::BTreeSet, mem, rc::Rc};
+use std::{collections::BTreeSet, rc::Rc};
 
 use fastrand::Rng;
 use synod_replica::{Outcome, ReadId, RequestError, RequestId};
@@ -149,10 +149,8 @@ impl World {
     pub(super) fn answer_reads(&mut self, of: usize) -> Checked {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         let applied: Slot = life.executor.applied();
-        let (ready, reads): (Vec<_>, Vec<_>) =
-            mem::take(&mut life.reads).into_iter().partition(|(slot, _)| *slot <= applied);
-        life.reads = reads;
-        for (_, read) in ready {
+        let ready: Vec<_> = life.reads.reached(|slot| *slot <= applied).collect();
+        for read in ready {
             self.guest_read(of, read)?;
         }
         Ok(())

@@ -24,10 +24,9 @@ impl World {
     /// Wakes the executor if it sleeps and has something to do.
     pub(super) fn go_on_executing(&mut self, of: usize) {
         let Some(life) = &mut self.machines[of].life else { return };
-        if life.executing || life.tasks.is_empty() {
+        if !life.execution.wake() {
             return;
         }
-        life.executing = true;
         let life = life.number;
         let (low, high) = self.plan.execute;
         let wait = between(&mut self.rng, low, high);
@@ -39,7 +38,7 @@ impl World {
         let mut executed = None;
         for _ in 0..BURST_MAX {
             let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-            let Some(task) = life.tasks.pop_front() else { break };
+            let Some(task) = life.execution.begin() else { break };
             match task {
                 Task::Execute { slot, ballots, batch, requests } => {
                     life.holds.batches -= batch.bytes().len() as u64;
@@ -66,10 +65,12 @@ impl World {
                 Task::Snapshot => self.freeze(of)?,
                 Task::Install(info) => self.install(of, info)?,
             }
+            let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
+            life.execution.done();
         }
         self.answer_reads(of)?;
         let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-        life.executing = false;
+        life.execution.sleep();
         self.go_on_executing(of);
         let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
         match executed {
@@ -158,12 +159,12 @@ impl World {
             return Ok(());
         }
         let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
-        if let Err(error) = machine.disk.write_snapshot(slot, bytes) {
+        if let Err(error) = self.name_snapshot(of, slot, bytes) {
             self.note(of, Mark::Note, || format!("cannot write a snapshot: {error}"));
             self.notice_after(of, Duration::ZERO, Event::SnapshotTaken(None));
             return Ok(());
         }
-        if let Some(life) = &mut machine.life {
+        if let Some(life) = &mut self.machines[of].life {
             life.watch.snapshot(slot)?;
         }
         self.coverage.snapshots_taken += 1;
@@ -176,7 +177,7 @@ impl World {
     fn install(&mut self, of: usize, info: SnapshotInfo) -> Checked {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
-        let bytes: Bytes = std::mem::take(&mut life.receiving).into();
+        let bytes: Bytes = life.book.received(GroupId::FIRST, info).unwrap_or_default().into();
         demand(bytes.len() as u64 == info.bytes, Invariant::Sound, || {
             format!("r{} installs a snapshot of {} bytes; it has {}", of + 1, info.bytes, bytes.len())
         })?;
@@ -184,7 +185,7 @@ impl World {
             restore(&mut life.executor, info.slot, &bytes)?;
             replaced(&mut life.service);
         }
-        if let Err(error) = machine.disk.write_snapshot(info.slot, bytes) {
+        if let Err(error) = self.name_snapshot(of, info.slot, bytes) {
             // Its state is ahead of its files already.
             self.disk_fails(of, &error);
             return Ok(());

@@ -545,7 +545,7 @@ impl World {
         if held == 0 {
             waiting.held_bytes = 0;
         }
-        let (tasks, reads) = (life.tasks.len(), life.reads.len());
+        let (tasks, reads) = (life.execution.len(), life.reads.len());
         let busy = waiting != Waiting::default() || (tasks, held, reads) != (0, 0, 0);
         busy.then(|| {
             format!(

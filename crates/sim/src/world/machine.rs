@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use synod_consensus::To;
-use synod_host::Gate;
+use synod_host::{Execution, Gate, Reads, SnapshotBook};
 use synod_replica::{Executor, PeerMessage, ReadId, Replica, RequestId, SnapshotInfo};
 use synod_wire::{Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
@@ -71,14 +71,13 @@ pub(crate) struct Life {
     /// Messages that wait for their records.
     pub(crate) gate: Gate<(To, PeerMessage)>,
     /// What the executor has to do.
-    pub(crate) tasks: VecDeque<Task>,
+    pub(crate) execution: Execution<Task>,
     /// The bytes of both.
     pub(crate) holds: Held,
-    pub(crate) executing: bool,
     /// Reads that wait for a slot.
-    pub(crate) reads: Vec<(Slot, ReadId)>,
-    /// The pieces of a snapshot that came so far.
-    pub(crate) receiving: Vec<u8>,
+    pub(crate) reads: Reads<Slot, ReadId>,
+    /// Its snapshots, with the pieces of one that have come so far.
+    pub(crate) book: SnapshotBook<Vec<u8>>,
     /// If this life began without its log: once this record is durable, the log says so itself.
     pub(crate) confesses_at: Option<Lsn>,
     /// If the replica had lost its log and votes again: once this record is durable, the loss is made good.
@@ -118,11 +117,10 @@ impl Life {
             timer_at: None,
             flush_due: false,
             gate: Gate::new(durable),
-            tasks: VecDeque::new(),
+            execution: Execution::default(),
             holds: Held::default(),
-            executing: false,
-            reads: Vec::new(),
-            receiving: Vec::new(),
+            reads: Reads::default(),
+            book: SnapshotBook::new(1, None),
             confesses_at: None,
             whole_at: None,
             backlogged: false,

@@ -15,7 +15,7 @@ use crate::{
     check::{Checked, Invariant, Violation, demand, settled},
     describe,
     network::between,
-    plan::Plan,
+    plan::{Plan, latency_aware, suspecting},
     situations::Sight,
 };
 
@@ -428,13 +428,14 @@ impl World {
 
 /// Another protocol or election, with some options.
 fn draw_order(rng: &mut Rng, group: &Group) -> Option<Change> {
-    let orders = ProtocolKind::ALL
-        .iter()
-        .flat_map(|(_, protocol)| protocol.elections().iter().map(move |election| (*protocol, *election)));
+    let orders = ProtocolKind::ALL.iter().flat_map(|(_, protocol)| {
+        suspecting(*protocol).into_iter().map(move |election| (*protocol, election))
+    });
     // Mostly another protocol or election than the present one, if there is another.
     let others = orders.clone().filter(|order| *order != (group.protocol, group.election));
     let order = if rng.u8(0..8) > 0 { rng.choice(others.collect::<Vec<_>>()) } else { None };
     let (protocol, election) = order.or_else(|| rng.choice(orders.collect::<Vec<_>>()))?;
+    let election = latency_aware(protocol, election, group.version.is_multiple_of(3));
     Some(Change::Order { protocol, election, overrides: overrides(group.version, protocol) })
 }
 

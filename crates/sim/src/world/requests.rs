@@ -155,11 +155,8 @@ impl World {
     pub(super) fn answer_reads(&mut self, of: usize) -> Checked {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         let applied: Slot = life.executor.applied();
-        let (ready, reads) =
-            std::mem::take(&mut life.reads).into_iter().partition(|(slot, _)| *slot <= applied);
-        life.reads = reads;
-        let ready: Vec<(Slot, ReadId)> = ready;
-        for (_, read) in ready {
+        let ready: Vec<_> = life.reads.reached(|slot| *slot <= applied).collect();
+        for read in ready {
             if self.guest_read(of, read)? {
                 continue;
             }

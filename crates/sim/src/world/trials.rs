@@ -32,7 +32,7 @@ use crate::{
 fn serves_within(election: ElectionKind) -> Option<u32> {
     match election {
         ElectionKind::Ballot => Some(4),
-        ElectionKind::Rotating => Some(8),
+        ElectionKind::Rotating | ElectionKind::Latency => Some(8),
         _ => None,
     }
 }

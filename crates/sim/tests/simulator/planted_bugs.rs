@@ -33,14 +33,27 @@ fn election(protocol: ProtocolKind, bug: Bug) -> ElectionKind {
 /// What a seed draws, with more of what brings a bug to light.
 fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     let mut plan = Plan::draw_general(seed, protocol, election(protocol, bug));
-    let timeout = plan.settings.consensus.election_timeout;
-    let no_faults = FaultWeights::default();
     // What is set below is set for all.
     plan.own.clear();
     // Bugs of gossip have a plan of their own.
     plan.settings.consensus.raft.replication = Replication::Direct;
     // Bugs of identity have a plan of their own.
     (plan.faults.weights.restore, plan.faults.weights.wipe) = (0, 0);
+    match bug {
+        Bug::MultiPaxos(_) | Bug::Ring(_) | Bug::SequencePaxos(_) => with_changes_of_leaders(plan, seed, bug),
+        Bug::Raft(_) => with_changes_of_terms(plan, bug),
+        Bug::DecisionOfEachReplica
+        | Bug::ClockCountsTwice
+        | Bug::ReadWithoutConfirmation
+        | Bug::KeepRelayedAnswer => with_reads(plan, bug),
+        _ => with_crashes(plan, bug),
+    }
+}
+
+/// Clients that read when the answer of a replica is out of date.
+fn with_reads(mut plan: Plan, bug: Bug) -> Plan {
+    let timeout = plan.settings.consensus.election_timeout;
+    let no_faults = FaultWeights::default();
     match bug {
         // Of those who vote one counts votes by itself, and acknowledges what the leader has not heard of. A client
         // must read at the leader in between.
@@ -102,6 +115,16 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             // On such a network a snapshot in small pieces would be out of date before its last one.
             plan.settings.chunk_bytes_max = 1 << 20;
         }
+        _ => {}
+    }
+    plan
+}
+
+/// Leaders that change while slots are open.
+fn with_changes_of_leaders(mut plan: Plan, seed: u64, bug: Bug) -> Plan {
+    let timeout = plan.settings.consensus.election_timeout;
+    let no_faults = FaultWeights::default();
+    match bug {
         // Followers that hold something of an old leader and hear of decisions of the new one: leaders that change
         // while much is in flight on a slow network.
         Bug::MultiPaxos(multipaxos::Bug::DecideAcrossBallots)
@@ -130,21 +153,7 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.duration = timeout * 40;
             let lowest = [multipaxos::Bug::AdoptLowestBallot.into(), Bug::Ring(ring::Bug::AdoptLowestBallot)];
             if lowest.contains(&bug) {
-                // Different values of two leaders for one slot, the later one chosen and hardly anybody told.
-                plan.replicas = 5;
-                plan.durability = Durability::Sync;
-                plan.network.wire = Wire::Datagram;
-                plan.network.loss = Odds::percent(30);
-                plan.faults.weights = FaultWeights { crash: 3, one_way: 1, ..no_faults };
-                plan.faults.leader = Odds::ALWAYS;
-                plan.faults.any_step = Odds::per_million(500);
-                plan.faults.gap = (timeout, timeout * 3);
-                plan.faults.lasts = (timeout / 2, timeout * 3);
-                plan.settings.consensus.multipaxos.decision = Decision::Leader;
-                plan.settings.consensus.retransmit_after = timeout;
-                plan.settings.request_timeout = timeout * 2;
-                plan.duration = timeout * 120;
-                plan.clients.operations = 1200;
+                let_two_leaders_differ(&mut plan);
             }
         }
         // Candidates that lag by more than a range.
@@ -165,10 +174,6 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.changes = ChangePlan { spares: 1, learners: 1, burst_max: 1, ..plan.changes };
             plan.faults.weights = FaultWeights { change: 4, ..no_faults };
         }
-        Bug::VoteWithAmnesia => {
-            plan.replicas = plan.replicas.max(3);
-            plan.faults.weights = FaultWeights { lose_log: 3, split: 1, ..no_faults };
-        }
         // Acceptors that hold much, and crash between two pages of a promise.
         Bug::MultiPaxos(multipaxos::Bug::MixLivesOfPromise) => {
             plan.replicas = plan.replicas.max(3);
@@ -188,10 +193,36 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         Bug::MultiPaxos(multipaxos::Bug::CountOutlivedAnswer) => {
             plan = plan.with_overlapping_recoveries(seed)
         }
-        Bug::ForgetPromise | Bug::ReuseBallot => {
-            plan.replicas = plan.replicas.max(3);
-            plan.faults.weights = FaultWeights { crash: 3, crash_all: 1, split: 1, ..no_faults };
-        }
+        _ => {}
+    }
+    plan
+}
+
+/// Different values of two leaders for one slot, the later one chosen and hardly anybody told.
+fn let_two_leaders_differ(plan: &mut Plan) {
+    let timeout = plan.settings.consensus.election_timeout;
+    let no_faults = FaultWeights::default();
+    plan.replicas = 5;
+    plan.durability = Durability::Sync;
+    plan.network.wire = Wire::Datagram;
+    plan.network.loss = Odds::percent(30);
+    plan.faults.weights = FaultWeights { crash: 3, one_way: 1, ..no_faults };
+    plan.faults.leader = Odds::ALWAYS;
+    plan.faults.any_step = Odds::per_million(500);
+    plan.faults.gap = (timeout, timeout * 3);
+    plan.faults.lasts = (timeout / 2, timeout * 3);
+    plan.settings.consensus.multipaxos.decision = Decision::Leader;
+    plan.settings.consensus.retransmit_after = timeout;
+    plan.settings.request_timeout = timeout * 2;
+    plan.duration = timeout * 120;
+    plan.clients.operations = 1200;
+}
+
+/// Leaders of Raft that change while entries are open.
+fn with_changes_of_terms(mut plan: Plan, bug: Bug) -> Plan {
+    let timeout = plan.settings.consensus.election_timeout;
+    let no_faults = FaultWeights::default();
+    match bug {
         // Votes and terms: leaders that go, and come back before the disk has everything.
         Bug::Raft(raft::Bug::VoteTwice)
         | Bug::Raft(raft::Bug::ForgetVote)
@@ -236,6 +267,23 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.clients.think = (Duration::ZERO, timeout / 50);
             plan.clients.operations = 400;
             plan.durability = Durability::Sync;
+        }
+        _ => {}
+    }
+    plan
+}
+
+/// Replicas that crash, and forget what they must not forget.
+fn with_crashes(mut plan: Plan, bug: Bug) -> Plan {
+    let no_faults = FaultWeights::default();
+    match bug {
+        Bug::VoteWithAmnesia => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights = FaultWeights { lose_log: 3, split: 1, ..no_faults };
+        }
+        Bug::ForgetPromise | Bug::ReuseBallot => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights = FaultWeights { crash: 3, crash_all: 1, split: 1, ..no_faults };
         }
         // Nobody leads after everybody was down.
         Bug::ElectionForgetsPromise => {

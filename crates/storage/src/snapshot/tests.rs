@@ -7,10 +7,7 @@ use super::{
     format::{CHUNK_BYTES, FORMAT, HEADER_BYTES, TRAILER_BYTES},
     *,
 };
-use crate::{
-    disk::{DiskFile, RealDisk, open_real},
-    faulty::FaultyDisk,
-};
+use crate::disk::{DiskFile, RealDisk, open_real};
 use synod_wire::Written;
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -276,28 +273,4 @@ fn a_full_disk_leaves_no_snapshot() {
         assert!(matches!(error, StorageError::Full { .. }), "{error}");
         assert_eq!(files(&store), [""; 0]);
     }
-}
-
-/// A start relies on the snapshot that it finds: it trims the log.
-#[test]
-fn a_snapshot_that_a_start_found_survives_a_power_failure() {
-    let (mut found, dir) = (0, Path::new("/snapshots"));
-    for crash in 0..20 {
-        for seed in 0..20 {
-            let disk = FaultyDisk::new(seed);
-            disk.create_dir(dir).unwrap();
-            disk.sync_dir(Path::new("/")).unwrap();
-            let open = || SnapshotStore::open_on(Arc::new(disk.clone()), dir, CLUSTER).unwrap();
-            let mut writer = open().create(Slot(3)).unwrap();
-            writer.write_all(b"state").unwrap();
-            disk.crash_after(crash);
-            let finished = writer.finish().is_ok();
-            disk.kill();
-            let before = open().latest().unwrap().snapshot;
-            found += usize::from(before.is_some() && !finished);
-            disk.power_failure();
-            assert_eq!(open().latest().unwrap().snapshot, before, "crash at {crash}, seed {seed}");
-        }
-    }
-    assert!(found > 0, "a crash between the name and its durability");
 }

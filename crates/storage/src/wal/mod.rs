@@ -477,22 +477,15 @@ impl Wal {
     }
 
     /// Does one piece of background work, where the disk allows no threads; returns false if there is none.
-    #[cfg(any(test, feature = "faulty-disk"))]
     pub fn work_a_step(&mut self) -> bool {
         self.files.as_mut().is_some_and(|files| files.preparer.step())
     }
 
-    /// The last record that was appended.
-    #[cfg(test)]
-    pub(crate) fn appended(&self) -> Lsn {
-        self.appended
-    }
-
-    /// The active segment's file, and where it ends.
-    #[cfg(test)]
-    pub(crate) fn tail(&self) -> (PathBuf, u64) {
-        let active = &self.files.as_ref().expect("it has files").active;
-        (active.path.clone(), active.end)
+    /// The active segment's file, and where it ends. `None` if the log writes to no file: it is in memory, or damage is
+    /// not dealt with.
+    #[must_use]
+    pub fn tail(&self) -> Option<(PathBuf, u64)> {
+        self.files.as_ref().map(|files| (files.active.path.clone(), files.active.end))
     }
 
     /// Counters since the log was opened.

@@ -68,10 +68,9 @@ impl Wal {
             mark::forget(&*disk, dir)?;
         }
         let unused = split_off_unused(&mut segments);
-        let marked = mark::read(&*disk, dir, identity);
         let (scans, files): (Vec<_>, Vec<_>) = segments.into_iter().map(|s| (s.scan, s.bytes)).unzip();
         let known = Known {
-            marked: Some(marked),
+            marked: Some(mark::read(&*disk, dir, identity)),
             closed_at: previous.closed_at(),
             unsynced: previous.lost_unsynced(&disk.boot()),
             suspects: &suspects,
@@ -81,12 +80,8 @@ impl Wal {
         let records = if nothing_left { Vec::new() } else { recovered_records(&scans, &files, verdict.last) };
 
         let loss = loss(&*disk, &previous, &found, identity, !scans.is_empty());
-        let mut state =
-            LogState { loss: loss.clone(), ..LogState::opened(identity, options.durability, disk.boot()) };
-        if let Previous::Read(previous) = &previous {
-            state.begins = previous.begins;
-            state.unsynced = previous.unsynced_since().map(str::to_owned);
-        }
+        let opened = LogState::opened(identity, options.durability, disk.boot());
+        let state = state_after(&previous, LogState { loss: loss.clone(), ..opened });
         let mut wal = Wal {
             dir: dir.to_owned(),
             identity,
@@ -109,13 +104,8 @@ impl Wal {
             _lock: lock,
         };
         wal.last_state = wal.states.values().map(|(lsn, _)| *lsn).max().unwrap_or(Lsn::ZERO);
-        let mut recovered = Recovered {
-            records,
-            last: verdict.last,
-            damage: verdict.damage.clone(),
-            loss,
-            torn_bytes_cut: 0,
-        };
+        let (last, damage) = (verdict.last, verdict.damage.clone());
+        let mut recovered = Recovered { records, last, damage, loss, torn_bytes_cut: 0 };
         if let Some(loss) = &recovered.loss {
             tracing::warn!(dir = %dir.display(), %loss, "this replica may have forgotten what it promised");
         }
@@ -129,17 +119,22 @@ impl Wal {
         if !wal.options.durability.may_restart() && previous.is_unborn() {
             // Nothing of an earlier life is here, and the first commit notes that this life has begun.
         } else if !wal.options.durability.writes() {
-            if matches!(found, Listed::Read(_)) {
-                // The list has neither what was set aside nor what an unfinished attempt has listed: below
-                // this no note of them is kept.
-                wal.list(wal.listed.clone()).write()?;
-            }
-            wal.state.write(&*wal.disk, dir)?;
+            wal.go_on_without_writes(&found)?;
         } else {
             wal.go_on(&scans, &verdict, unused)?;
             recovered.torn_bytes_cut = verdict.torn_bytes;
         }
         Ok((wal, recovered))
+    }
+
+    /// Writes that this life has begun. Nothing else of it will be written.
+    fn go_on_without_writes(&mut self, found: &Listed) -> Result<(), StorageError> {
+        if matches!(found, Listed::Read(_)) {
+            // The list has neither what was set aside nor what an unfinished attempt has listed: below
+            // this no note of them is kept.
+            self.list(self.listed.clone()).write()?;
+        }
+        self.state.write(&*self.disk, &self.dir)
     }
 
     /// Notes that the log is damaged. It changes nothing on disk; records that are written once it is set aside come
@@ -390,6 +385,18 @@ fn read_state(disk: &dyn Disk, dir: &Path, identity: Identity) -> Result<Previou
 fn other_identity(path: &Path, found: Identity, expected: Identity) -> StorageError {
     let (found, expected) = (found.to_string(), expected.to_string());
     StorageError::OtherIdentity { path: path.to_owned(), found, expected }
+}
+
+/// The state of a new life: where the log begins, and what was not synced, is as before.
+fn state_after(previous: &Previous, opened: LogState) -> LogState {
+    match previous {
+        Previous::Read(previous) => LogState {
+            begins: previous.begins,
+            unsynced: previous.unsynced_since().map(str::to_owned),
+            ..opened
+        },
+        _ => opened,
+    }
 }
 
 /// Finishes what a crash interrupted: temporary files, an attempt to begin a new log that was not finished,

@@ -278,7 +278,6 @@ impl Preparer {
     }
 
     /// Does one piece of the waiting work if there is a bench rather than a thread; returns false if nothing waits.
-    #[cfg(any(test, feature = "faulty-disk"))]
     pub(crate) fn step(&mut self) -> bool {
         match &mut self.worker {
             Worker::Bench(bench) => bench.step(),
@@ -397,47 +396,5 @@ impl Bench {
             tracing::warn!(segment, %error, "could not prepare the next segment; the current one goes on until it is full");
         }
         made
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use synod_wire::{ClusterId, Incarnation, ReplicaId};
-
-    use super::*;
-    use crate::{Identity, faulty::FaultyDisk};
-
-    const ME: Identity =
-        Identity { cluster: ClusterId(7), replica: ReplicaId(1), birth: 9, incarnation: Incarnation(1) };
-
-    /// The second attempt found the segment gone and reported it as retired, though the attempt that removed
-    /// it could not make that durable.
-    #[test]
-    fn a_segment_that_was_retired_at_the_second_attempt_does_not_come_back() {
-        for spares_max in [0, 1] {
-            for crash in 0..12 {
-                for seed in 0..10 {
-                    let disk = FaultyDisk::new(seed);
-                    disk.create_dir(Path::new("/wal")).unwrap();
-                    disk.sync_dir(Path::new("/")).unwrap();
-                    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-                    let dir = PathBuf::from("/wal");
-                    let list = SegmentList::new(Arc::clone(&shared), &dir, ME, BTreeMap::new());
-                    let mut workshop =
-                        Workshop { disk: shared, dir, segment_bytes: 16 << 10, spares_max, list };
-                    let path = workshop.make(3, 16 << 10, || Pace::Steady).unwrap().unwrap().path;
-                    disk.crash_after(crash);
-                    let done = workshop.retire(3, 0).is_ok();
-                    disk.kill();
-                    let spare = workshop.retire(3, 0).unwrap();
-                    assert_eq!(spare.is_some(), spares_max > 0);
-                    disk.power_failure();
-                    let there = disk.file_bytes(&path).is_ok();
-                    assert!(!there, "crash at {crash}, seed {seed}; at the first attempt: {done}");
-                }
-            }
-        }
     }
 }

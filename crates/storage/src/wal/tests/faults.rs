@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::faulty::{FaultyDisk, Odds};
 
 #[test]
 fn a_failed_fsync_is_never_tried_again() {
@@ -53,60 +52,6 @@ fn records_that_nothing_proves_durable_are_written_again() {
     disk.sync_fails.store(true, Ordering::SeqCst);
     assert!(Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options()).is_err());
     assert_eq!(open(dir.path()).1.records.len(), 2);
-}
-
-/// The fsync that was to make a new segment's head durable fails, and the segment's first record is torn.
-/// What is left of the segment is a head that only the kernel's memory has.
-#[test]
-fn a_head_that_nothing_proves_durable_is_written_again() {
-    let (mut gone_on, mut forgotten) = (0, 0);
-    for seed in 0..200 {
-        let disk = FaultyDisk::new(seed);
-        let dir = Path::new("/wal");
-        let open = || Wal::open_on(Arc::new(disk.clone()), dir, IDENTITY, options()).unwrap();
-        let (mut wal, _) = open();
-        let promise = append(&mut wal, Keep::State(0), &[7; 1500]);
-        append(&mut wal, slot(1), &[1; 9_000]);
-        wal.commit().unwrap();
-        while wal.work_a_step() {}
-        disk.set_odds(Odds { sync_fails: 500, ..Odds::default() });
-        append(&mut wal, slot(2), &[2; 6_000]);
-        let committed = wal.commit();
-        disk.set_odds(Odds::default());
-        let begun = segment_path(dir, 2);
-        let write = |bytes: &[u8], at| {
-            let file = disk.open(&begun, How::Write).unwrap();
-            crate::disk::write_all_at(&*file, &begun, &mut [IoSlice::new(bytes)], at).unwrap();
-        };
-        let mut magic = [0; 8];
-        disk.open(&begun, How::Read).unwrap().read_at(&mut magic, 0).unwrap();
-        if committed.is_ok() || magic != *b"SYNODWAL" {
-            // The second fsync did not fail in this round; the first one makes the segment before durable.
-            continue;
-        }
-        write(&[0; 1024], 4096 + 2048);
-        drop(wal);
-        disk.kill();
-
-        let (mut wal, recovered) = open();
-        assert_eq!((recovered.last, &recovered.damage), (Lsn(2), &None), "seed {seed}");
-        if wal.tail().0 == begun {
-            gone_on += 1;
-        } else {
-            forgotten += 1;
-        }
-        append(&mut wal, slot(2), &[3; 6_000]);
-        wal.commit().unwrap();
-        wal.trim(Slot(1)).unwrap();
-        while wal.work_a_step() {}
-        assert!(disk.file_bytes(&segment_path(dir, 1)).is_err());
-        drop(wal);
-        disk.power_failure();
-        let (_, recovered) = open();
-        assert_eq!((lsns(&recovered.records), recovered.damage), (vec![1, 3], None), "seed {seed}");
-        assert_eq!(recovered.records[0], promise);
-    }
-    assert!(gone_on > 5 && forgotten > 5, "{gone_on} {forgotten}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use synod_consensus::Overrides;
-use synod_replica::{Change, ChangeRequest, Event, Goal, MemberInfo, RequestId};
+use synod_replica::{Change, ChangeRequest, Event, Goal, Group, MemberInfo, RequestId};
 use synod_wire::{CommandKind, ReplicaId, Time};
 
 use super::{super::machine::request, Happening, World};
@@ -55,34 +55,11 @@ impl World<'_> {
         let group = self.machines[&leader].replica(operated).group().clone();
         let change = match act.what {
             What::HandOver => {
-                let before = *act.victim.get_or_insert(leader);
-                if leader != before {
-                    self.finish_act(&act);
-                    return Ok(());
-                }
-                let voters: Vec<_> = group.voters().collect();
-                let place = voters.iter().position(|&id| id == leader).unwrap_or(0);
-                let to = voters[(place + voters.len() - 1) % voters.len()];
-                if act.is_due(self.now) {
-                    self.give(leader, operated, Event::Transfer(to));
-                }
-                self.act = Some(act);
+                self.hand_over(act, leader, &group);
                 return Ok(());
             }
             What::Crash(victim) => {
-                let running = |id: &ReplicaId| self.machines.get(id).is_some_and(|machine| !machine.retired);
-                let victim = match victim {
-                    Victim::Leader => Some(leader).filter(running),
-                    Victim::Follower => group.voters().find(|id| *id != leader && running(id)),
-                };
-                match victim {
-                    Some(victim) => {
-                        self.crash(victim);
-                        self.finish_act(&act);
-                    }
-                    // The client does not know yet which replica leads.
-                    None => self.act = Some(act),
-                }
+                self.crash_one(act, victim, leader, &group);
                 return Ok(());
             }
             What::Pause(time) => {
@@ -130,6 +107,38 @@ impl World<'_> {
         }
         self.act = Some(act);
         Ok(())
+    }
+
+    /// Lets the voter before the leader lead, in the order of the voters.
+    fn hand_over(&mut self, mut act: UnderWay, leader: ReplicaId, group: &Group) {
+        let before = *act.victim.get_or_insert(leader);
+        if leader != before {
+            self.finish_act(&act);
+            return;
+        }
+        let voters: Vec<_> = group.voters().collect();
+        let place = voters.iter().position(|&id| id == leader).unwrap_or(0);
+        let to = voters[(place + voters.len() - 1) % voters.len()];
+        if act.is_due(self.now) {
+            self.give(leader, self.operated, Event::Transfer(to));
+        }
+        self.act = Some(act);
+    }
+
+    fn crash_one(&mut self, act: UnderWay, victim: Victim, leader: ReplicaId, group: &Group) {
+        let running = |id: &ReplicaId| self.machines.get(id).is_some_and(|machine| !machine.retired);
+        let victim = match victim {
+            Victim::Leader => Some(leader).filter(running),
+            Victim::Follower => group.voters().find(|id| *id != leader && running(id)),
+        };
+        match victim {
+            Some(victim) => {
+                self.crash(victim);
+                self.finish_act(&act);
+            }
+            // The client does not know yet which replica leads.
+            None => self.act = Some(act),
+        }
     }
 
     fn finish_act(&mut self, act: &UnderWay) {

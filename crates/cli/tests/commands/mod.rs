@@ -6,13 +6,11 @@ use std::{
     io::{Read as _, Write as _},
     net::TcpStream,
     process::{Command, Output, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
 
+use synod_testkit::until;
+
 pub const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
-/// How long anything may take that depends on elections and on how busy the machine is.
-pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub fn synod(args: &[&str]) -> Output {
     Command::new(SYNOD).args(args).stdin(Stdio::null()).output().expect("the program can be started")
@@ -37,16 +35,6 @@ pub fn refused(output: &Output, code: i32, parts: &[&str]) {
         assert!(said.contains(part), "{said}\nshould contain {part}");
     }
     assert_eq!(output.status.code(), Some(code), "{said}");
-}
-
-/// Repeats a question until the answer is as wanted.
-#[track_caller]
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + WAIT_MAX;
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}");
-        thread::sleep(Duration::from_millis(100));
-    }
 }
 
 /// What `synod status` tells of a replica.

@@ -15,15 +15,13 @@ use std::{
 };
 
 use fastrand::Rng;
-
-use crate::disk::{Disk, DiskFile, Guard, How};
-#[cfg(feature = "faulty-disk")]
-use crate::{DataDir, Durability, Options, Recovered, SnapshotStore, StorageError, Wal};
-#[cfg(feature = "faulty-disk")]
+use synod_storage::{
+    DataDir, Disk, DiskFile, Durability, Guard, How, Options, Recovered, SnapshotStore, StorageError, Wal,
+};
 use synod_wire::{ClusterId, ReplicaId};
 
 /// The unit that a disk writes or loses as a whole, in bytes.
-pub(crate) const SECTOR: usize = 512;
+pub const SECTOR: usize = 512;
 
 const ROOT: usize = 0;
 
@@ -66,8 +64,10 @@ struct State {
     plain: bool,
     /// Faults that no operation reported, in order.
     silent: Vec<SilentFault>,
-    /// Whether threads may work on it. Only those of a scheduler may, since their order can be repeated.
+    /// Whether threads may work on it.
     threads: bool,
+    /// Lets another thread run, before something becomes visible or durable.
+    switch: Option<fn()>,
 }
 
 /// A sector that differs from what was last written to it.
@@ -309,7 +309,8 @@ impl FaultyDisk {
             left: None,
             plain: false,
             silent: Vec::new(),
-            threads: cfg!(feature = "shuttle"),
+            threads: false,
+            switch: None,
         };
         FaultyDisk { state: Arc::new(Mutex::new(state)) }
     }
@@ -317,13 +318,6 @@ impl FaultyDisk {
     /// Makes the exchange of names fail from now on.
     pub fn make_plain(&self) {
         self.lock_state().plain = true;
-    }
-
-    /// Forbids threads to work on it.
-    #[cfg(feature = "shuttle")]
-    pub(crate) fn without_threads(self) -> FaultyDisk {
-        self.lock_state().threads = false;
-        self
     }
 
     fn lock_state(&self) -> MutexGuard<'_, State> {
@@ -448,6 +442,22 @@ impl FaultyDisk {
         copy
     }
 
+    /// Makes another disk with everything that is durable below `dir` on this one, on which no threads work.
+    #[must_use]
+    pub fn copy_of(&self, dir: &Path) -> FaultyDisk {
+        let copy = FaultyDisk::new(0);
+        let image = self.image(dir);
+        let above = |file: &PathBuf| file.ancestors().skip(1).map(Path::to_owned).collect::<Vec<_>>();
+        let mut folders: BTreeSet<PathBuf> = image.keys().flat_map(above).collect();
+        folders.extend([dir.to_owned(), dir.join("wal"), dir.join("snapshots")]);
+        // One comes after those that it is in.
+        for folder in folders.into_iter().filter(|folder| folder.starts_with(dir)) {
+            copy.create_dir(&folder).expect("it is empty");
+        }
+        copy.put_back(dir, &image);
+        copy
+    }
+
     /// Restores the files of an earlier [`FaultyDisk::image`]; other files below `dir` disappear.
     pub fn put_back(&self, dir: &Path, image: &BTreeMap<PathBuf, Vec<u8>>) {
         for path in self.image(dir).into_keys().filter(|path| !image.contains_key(path)) {
@@ -478,16 +488,21 @@ impl FaultyDisk {
         dir.names.remove(&name);
         dir.durable.remove(&name);
     }
-}
 
-#[cfg(feature = "faulty-disk")]
-impl FaultyDisk {
     /// From now on threads may work on it, as those of a running replica do. What a seed draws then depends on their
     /// order.
     #[must_use]
     pub fn with_threads(self) -> FaultyDisk {
         self.lock_state().threads = true;
         self
+    }
+
+    /// From now on threads of a scheduler may work on it, whose order can be repeated. It calls `switch`, which lets
+    /// another one run, before something becomes visible or durable.
+    #[must_use]
+    pub fn with_scheduler(self, switch: fn()) -> FaultyDisk {
+        self.lock_state().switch = Some(switch);
+        self.with_threads()
     }
 
     /// Does what [`DataDir::open`] does, on this disk.
@@ -670,9 +685,9 @@ impl Disk for FaultyDisk {
 impl Handle {
     /// Another thread may run before something becomes visible or durable.
     fn switch(&self) {
-        #[cfg(feature = "shuttle")]
-        if self.disk.has_threads() {
-            synod_sync::explore::switch();
+        let switch = self.disk.lock_state().switch;
+        if let Some(switch) = switch {
+            switch();
         }
     }
 

@@ -1,4 +1,4 @@
-//! Texts of commands and queries of the key-value store.
+//! Texts of commands and queries of the store, for people.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -8,7 +8,8 @@ use synod_api::{
 };
 
 /// A command of the key-value store.
-pub(super) fn command(payload: &Bytes) -> String {
+#[must_use]
+pub fn command(payload: &Bytes) -> String {
     let Ok(command) = KvCommand::decode(payload.clone()) else { return "unreadable".to_owned() };
     match &command.command {
         Some(Command::Put(request)) => put(request),

@@ -1,7 +1,4 @@
-//! Runs the files of a replica through many lives on a disk that fails, as a seed decides, and compares them
-//! with a model of what must survive. The code under test is the real one, from the data directory down.
-//!
-//! `SYNOD_STORAGE_SEEDS=0..20000 cargo test --release -p synod-storage --lib soak` runs more seeds.
+//! Lives of a replica, none of which may lose anything that was reported durable.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,121 +10,49 @@ use std::{
 
 use bytes::Bytes;
 use fastrand::Rng;
+use synod_storage::{
+    DataDir, Durability, Identity, Keep, Lives, Loss, Options, PeerBook, Recovered, RecoveredRecord,
+    SnapshotStore, StorageError, Wal,
+};
+use synod_testkit::{FaultyDisk, Odds, SECTOR, SilentFault};
 use synod_wire::{Acquaintance, ClusterId, GroupId, Incarnation, Introduction, Lsn, ReplicaId, Slot};
 
-use crate::{
-    DataDir, Durability, Keep, Lives, Loss, Options, PeerBook, Recovered, RecoveredRecord, SnapshotStore,
-    StorageError, Wal,
-    faulty::{FaultyDisk, Odds, SECTOR, SilentFault},
-    wal::format::{PAGE, SegmentHeader, forged_records, segment_number},
-};
+use crate::model::{Commit, Model};
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
 const ME: ReplicaId = ReplicaId(1);
 const DIR: &str = "/var/lib/synod/n1";
 
-/// The harm that is done to the files at the end of a run. Every run also has ends of processes, power
-/// failures at every operation, fsyncs that fail, full disks and torn renames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Harm {
-    None,
-    /// A bit changes.
-    Flip,
-    /// A sector cannot be read.
-    Spoil,
-    LostWrite,
-    MisdirectedWrite,
-    /// A segment is deleted, emptied or cut.
-    Segment,
-    /// The log's directory is emptied.
-    EmptyLog,
-    /// The data directory is replaced by an older copy.
-    OldDir,
-    /// The data directory is emptied.
-    Wipe,
-}
-
-/// What the replica knows to be durable, and what it does not know yet.
-#[derive(Clone, Debug, Default)]
-struct Model {
-    /// Records that were reported durable, each with its place.
-    records: BTreeMap<Lsn, RecoveredRecord>,
-    /// Records that were appended after these and not yet reported durable.
-    unsure: Vec<RecoveredRecord>,
-    commits: Vec<Commit>,
-    /// Something other than later records proves that records through this one were durable.
-    marked: Lsn,
-    /// Records through this one survive a power failure.
-    synced: Lsn,
-    slot: u64,
-    trimmed: Slot,
-    /// Contents that were written for a snapshot, and whether one was reported durable.
-    snapshots: BTreeMap<Slot, Vec<Vec<u8>>>,
-    snapshot: Slot,
-    births: BTreeMap<ReplicaId, u64>,
-    /// What the book may hold instead, because a change of it got no answer.
-    births_unsure: Option<BTreeMap<ReplicaId, u64>>,
-    group: Option<Bytes>,
-    groups_unsure: Vec<Bytes>,
-    incarnation: Incarnation,
-    birth: Option<u64>,
-    salt: u64,
-}
-
-impl Model {
-    /// The first record through `last` that the log must hold and does not.
-    fn missing(&self, recovered: &Recovered, last: Lsn) -> Option<Lsn> {
-        let there: BTreeSet<Lsn> = recovered.records.iter().map(|record| record.lsn).collect();
-        let needed = |(lsn, record): &(&Lsn, &RecoveredRecord)| match record.keep {
-            Keep::Slot(slot) => slot > self.trimmed,
-            Keep::State(key) => {
-                let mut later = self.records.range(lsn.next()..);
-                !later.any(|(&at, later)| at <= recovered.last && later.keep == Keep::State(key))
-            }
-        };
-        let mut promised = self.records.range(..=last).filter(needed).map(|(&lsn, _)| lsn);
-        promised.find(|lsn| !there.contains(lsn))
-    }
-}
-
-/// The place of a commit's records. A commit that spans segments counts as one in the last of them.
-#[derive(Clone, Debug)]
-struct Commit {
-    last: Lsn,
-    path: PathBuf,
-    bytes: Range<usize>,
-}
-
 /// The files that one process has open.
-struct Files {
-    dir: DataDir,
-    wal: Wal,
-    store: SnapshotStore,
-    peers: PeerBook,
-    lives: Lives,
+pub(super) struct Files {
+    pub(super) dir: DataDir,
+    pub(super) wal: Wal,
+    pub(super) store: SnapshotStore,
+    pub(super) peers: PeerBook,
+    pub(super) lives: Lives,
 }
 
-struct Run {
-    rng: Rng,
-    disk: FaultyDisk,
-    options: Options,
-    model: Model,
+pub(super) struct Run {
+    pub(super) rng: Rng,
+    pub(super) disk: FaultyDisk,
+    pub(super) options: Options,
+    pub(super) model: Model,
     /// What another replica remembers of this one: every life that ran, and the last record that it was told
     /// to be durable. The other replica is elsewhere, so no harm comes to its memory.
-    known: Option<Acquaintance>,
-    covered: BTreeSet<&'static str>,
+    pub(super) known: Option<Acquaintance>,
+    pub(super) covered: BTreeSet<&'static str>,
 }
 
-fn dir() -> &'static Path {
+pub(super) fn dir() -> &'static Path {
     Path::new(DIR)
 }
 
-fn wal_dir() -> PathBuf {
+pub(super) fn wal_dir() -> PathBuf {
     dir().join("wal")
 }
 
 impl Run {
-    fn new(seed: u64) -> Run {
+    pub(super) fn new(seed: u64) -> Run {
         let mut rng = Rng::with_seed(seed);
         let options = Options {
             segment_bytes: [16 << 10, 20 << 10, 32 << 10][rng.usize(..3)],
@@ -139,7 +64,7 @@ impl Run {
     }
 
     /// Opens everything as a start of a replica does.
-    fn open(&mut self) -> Result<(Files, Recovered), StorageError> {
+    pub(super) fn open(&mut self) -> Result<(Files, Recovered), StorageError> {
         let disk = || Arc::new(self.disk.clone());
         let dir = DataDir::open_on(disk(), dir(), CLUSTER, ME, "n1", self.options.durability)?;
         let group = dir.origin()?;
@@ -192,14 +117,14 @@ impl Run {
     }
 
     /// The running life meets another replica, which must take it for the one that it knows.
-    fn meet(&mut self, files: &Files, recovered: &Recovered) {
+    pub(super) fn meet(&mut self, files: &Files, recovered: &Recovered) {
         let who = files.lives.introduction(recovered.last);
         let met = self.known.map_or_else(|| Ok(Acquaintance::first(&who)), |known| known.meet(&who));
         self.known = Some(met.expect("nothing was forgotten"));
     }
 
     /// Compares what the log holds with what it must hold. The sectors in `harmed` differ from what was written.
-    fn check(&mut self, recovered: &Recovered, harmed: &[SilentFault]) {
+    pub(super) fn check(&mut self, recovered: &Recovered, harmed: &[SilentFault]) {
         let model = &mut self.model;
         let known: BTreeMap<Lsn, &RecoveredRecord> = model
             .records
@@ -263,7 +188,7 @@ impl Run {
     }
 
     /// Runs one life until something fails, or it is closed or interrupted. Returns whether the log was closed.
-    fn live(&mut self, files: Files) -> bool {
+    pub(super) fn live(&mut self, files: Files) -> bool {
         if self.rng.u8(0..4) == 0 {
             let disk = Arc::new(self.disk.clone());
             let second = DataDir::open_on(disk, dir(), CLUSTER, ME, "n1", self.options.durability);
@@ -348,8 +273,7 @@ impl Run {
         let mut bytes = vec![salt as u8; len];
         if self.rng.u8(0..8) == 0 {
             // A client that knows where its values will lie could choose this one.
-            let tail = files.wal.tail().0;
-            let segment = segment_number(tail.file_name().unwrap().to_str().unwrap()).unwrap();
+            let segment = segment_number(&tail(&files.wal).0);
             bytes = forged_records(files.dir.identity(), segment..segment + 8);
         }
         bytes.extend_from_slice(&salt.to_le_bytes());
@@ -359,24 +283,19 @@ impl Run {
             self.model.slot = self.model.slot.max(self.model.trimmed.0) + self.rng.u64(0..3);
             Keep::Slot(Slot(self.model.slot.max(self.model.trimmed.0 + 1)))
         };
-        let lsn = files.wal.appended().next();
         let mut writer = synod_wire::Writer::new();
         writer.shared(&Bytes::from(bytes));
-        let record = writer.finish();
-        self.model.unsure.push(RecoveredRecord {
-            lsn,
-            group: GroupId::FIRST,
-            keep,
-            bytes: record.to_bytes(),
-        });
-        files.wal.append(lsn, keep, record);
+        let (group, record) = (GroupId::FIRST, writer.finish());
+        let bytes = record.to_bytes();
+        let lsn = files.wal.append_to(group, keep, record);
+        self.model.unsure.push(RecoveredRecord { lsn, group, keep, bytes });
     }
 
     fn commit(&mut self, files: &mut Files) -> Result<(), StorageError> {
-        let before = files.wal.tail();
+        let before = tail(&files.wal);
         files.wal.commit()?;
         self.known = self.known.map(|known| known.heard(files.wal.durable()));
-        let (path, end) = files.wal.tail();
+        let (path, end) = tail(&files.wal);
         let from = if path == before.0 { before.1 } else { 0 };
         self.promise(Some((path, from as usize..end as usize)));
         Ok(())
@@ -426,7 +345,7 @@ impl Run {
     }
 
     /// Runs lives, none of which may lose anything that was reported durable.
-    fn lives(&mut self, count: u32) {
+    pub(super) fn lives(&mut self, count: u32) {
         for _ in 0..count {
             let crashes = self.rng.bool();
             if crashes {
@@ -474,7 +393,7 @@ impl Run {
     /// Runs lives of a log that does not wait for the disk, or waits for states only. The end of a process
     /// loses nothing. The end of the machine loses what the log reports and nothing that was waited for, and
     /// it is never taken for damage.
-    fn lives_without_fsync(&mut self, count: u32) {
+    pub(super) fn lives_without_fsync(&mut self, count: u32) {
         let mut may_lose = false;
         for _ in 0..count {
             let in_memory = self.rng.u8(0..6) == 0;
@@ -533,304 +452,39 @@ impl Run {
             }
         }
     }
+}
 
-    /// Runs a life at whose end something is harmed. What the next start reports must be true.
-    fn harm(&mut self, harm: Harm) {
-        let older = (self.disk.image(dir()), self.model.clone());
-        let (files, recovered) = self.open().expect("it starts");
-        self.check(&recovered, &[]);
-        self.meet(&files, &recovered);
-        let odds = match harm {
-            Harm::LostWrite => Odds { lost_write: 100, ..Odds::default() },
-            Harm::MisdirectedWrite => Odds { misdirected_write: 60, ..Odds::default() },
-            _ => Odds::default(),
-        };
-        self.disk.set_odds(odds);
-        let closed = self.live(files);
-        self.disk.set_odds(Odds::default());
-        if closed || self.rng.bool() {
-            self.disk.kill();
-        } else {
-            self.disk.power_failure();
+/// The file that the log's next record goes to, and where.
+fn tail(wal: &Wal) -> (PathBuf, u64) {
+    wal.tail().expect("it writes to files")
+}
+
+fn segment_number(path: &Path) -> u64 {
+    path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()).expect("a segment is named by its number")
+}
+
+/// What a client may put into a record's body: records of these segments, at every place where a reader may
+/// look for one. It knows everything in them but the mark. The format is the one in ARCHITECTURE.md.
+fn forged_records(identity: Identity, segments: Range<u64>) -> Vec<u8> {
+    let lsn = 1_u64 << 40;
+    let mut record = [0; 56];
+    record[..8].fill(0x11);
+    record[12] = 1;
+    for (at, word) in [(16, lsn), (24, 1), (32, lsn - 1)] {
+        record[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    let mut bytes = Vec::new();
+    for segment in segments {
+        let mut crc = crc32fast::Hasher::new();
+        for word in [identity.cluster.0, identity.replica.0, identity.birth, segment] {
+            crc.update(&word.to_le_bytes());
         }
-        let mut harmed = self.disk.silent_faults();
-        let mut noticed = false;
-        match harm {
-            Harm::None => {}
-            Harm::Flip => harmed.extend(self.disk.rot(|_| true)),
-            Harm::Spoil => harmed.extend(self.disk.spoil(|_| true)),
-            Harm::LostWrite | Harm::MisdirectedWrite => self.disk.power_failure(),
-            Harm::Segment => noticed = self.harm_segment(closed),
-            Harm::EmptyLog => self.disk.put_back(&wal_dir(), &BTreeMap::new()),
-            Harm::Wipe => return self.wipe(),
-            Harm::OldDir => {
-                // Only the other replicas can know what was forgotten with it.
-                self.disk.put_back(dir(), &older.0);
-                self.model = older.1;
-            }
-        }
-        let hit = |name: &str| harmed.iter().any(|fault| fault.path.to_string_lossy().contains(name));
-        let small = hit("identity") || hit("group") || hit("peers") || hit("lives") || hit("log.");
-        match self.open() {
-            Ok((files, recovered)) => {
-                if matches!(harm, Harm::None | Harm::OldDir) {
-                    assert_eq!((&recovered.damage, &recovered.loss), (&None, &None));
-                }
-                assert!(!noticed || recovered.damage.is_some(), "a segment is not as it was");
-                self.check(&recovered, &harmed);
-                match harm {
-                    Harm::None => self.meet(&files, &recovered),
-                    Harm::OldDir => self.find_out(files, &recovered),
-                    _ => self.set_aside(files, &recovered),
-                }
-            }
-            Err(error) => {
-                assert!(!harmed.is_empty() && small, "{error}; {harmed:?}");
-                self.covered.insert("a start was refused");
-            }
+        crc.update(&record[..52]);
+        record[52..].copy_from_slice(&crc.finalize().to_le_bytes());
+        for _ in 0..8 {
+            bytes.extend_from_slice(&record);
+            bytes.push(0);
         }
     }
-
-    /// Whether the harm must be noticed.
-    fn harm_segment(&mut self, closed: bool) -> bool {
-        let image = self.disk.image(&wal_dir());
-        let segments: Vec<_> =
-            image.keys().filter(|path| path.extension().is_some_and(|e| e == "wal")).collect();
-        if segments.is_empty() {
-            return false;
-        }
-        let index = self.rng.usize(..segments.len());
-        let path = segments[index];
-        // A segment that began before it was prepared is listed with its length of that time, and grows.
-        let list = String::from_utf8_lossy(&image[&wal_dir().join("log.segments")]);
-        let name = path.file_stem().unwrap().to_str().unwrap();
-        let listed = list.lines().find_map(|line| line.strip_prefix(&format!("segment.{name} = ")));
-        let bytes = |entry: &str| entry.split(' ').next().unwrap().parse::<usize>().unwrap();
-        let Some(listed) = listed.map(bytes) else { return false };
-        // The end of a closed log is known, so a segment that had not begun by then is not needed.
-        let last = self.model.records.keys().next_back().copied().unwrap_or(Lsn::ZERO);
-        let header = SegmentHeader::decode(&image[path][..PAGE]);
-        let matters = !closed || header.is_ok_and(|header| header.first_lsn <= last);
-        match self.rng.u8(0..3) {
-            0 => self.disk.delete(path),
-            1 => self.disk.put(path, &[]),
-            _ => {
-                self.disk.put(path, &image[path][..self.rng.usize(..listed)]);
-                // Perhaps only unwritten room was cut off, in a segment with others after it.
-                return matters && index + 1 == segments.len();
-            }
-        }
-        matters
-    }
-
-    /// The other replica refuses a life on an older directory. So the directory begins again without its log,
-    /// also if the disk fails meanwhile.
-    fn find_out(&mut self, files: Files, recovered: &Recovered) {
-        let known = self.known.expect("it was met");
-        let stranger = known.meet(&files.lives.introduction(recovered.last)).expect_err("it forgot a life");
-        self.covered.insert("a copy was found out");
-        files.lives.outlived_by(stranger.known.incarnation).expect("nothing fails now");
-        drop(files);
-        self.disk.crash_after(self.rng.u64(0..60));
-        _ = self.open();
-        self.disk.power_failure();
-        let (files, recovered) = self.open().expect("it starts");
-        assert_eq!((recovered.damage, recovered.loss), (None, Some(Loss::LogMissing)));
-        files.lives.begin_without_memory().expect("nothing fails now");
-        known.meet(&files.lives.introduction(recovered.last)).expect("it knows that it forgot");
-    }
-
-    /// Does what a replica does with a damaged log: it starts a new one with the records that it still trusts.
-    fn set_aside(&mut self, files: Files, recovered: &Recovered) {
-        let mut files = files;
-        if recovered.damage.is_some() {
-            self.covered.insert("damage was found");
-            let mut kept = recovered.records.clone();
-            kept.retain(|_| self.rng.u8(0..4) > 0);
-            let as_written = |record: &RecoveredRecord| {
-                let mut writer = synod_wire::Writer::new();
-                record.bytes.iter().for_each(|&byte| writer.u8(byte));
-                (record.group, record.keep, writer.finish())
-            };
-            // If power fails at any of its operations, all of it happens or nothing.
-            if self.rng.bool() {
-                self.disk.crash_after(self.rng.u64(0..60));
-            }
-            if let Ok(last) = files.wal.quarantine(kept.iter().map(as_written)) {
-                assert!(last >= recovered.last);
-            }
-            drop(files);
-            self.disk.power_failure();
-            let (mut files, mut again) = self.open().expect("it starts");
-            if again.damage.is_some() {
-                self.covered.insert("a repair was interrupted");
-                self.check(&again, &[]);
-                let there: BTreeSet<Lsn> = again.records.iter().map(|record| record.lsn).collect();
-                let durable =
-                    recovered.records.iter().filter(|record| self.model.records.contains_key(&record.lsn));
-                let gone: Vec<_> = durable.filter(|record| !there.contains(&record.lsn)).collect();
-                assert!(gone.is_empty(), "an interrupted repair lost {gone:?}");
-                files.wal.quarantine(kept.iter().map(as_written)).unwrap();
-                drop(files);
-                self.disk.power_failure();
-                (files, again) = self.open().expect("it starts");
-            }
-            drop(files);
-            assert!(matches!(again.loss, Some(Loss::Quarantined(_))), "{:?}", again.loss);
-            let of = |record: &RecoveredRecord| (record.keep, record.bytes.clone());
-            assert!(again.records.iter().map(of).eq(kept.iter().map(of)), "what was kept is there");
-            assert_eq!(again.damage, None);
-        } else if recovered.loss.is_some() {
-            self.covered.insert("a loss was found");
-        }
-    }
-
-    /// An emptied directory belongs to another replica, and the rest of the old files is not used.
-    fn wipe(&mut self) {
-        let old_log = self.disk.image(&wal_dir());
-        let birth = std::mem::take(&mut self.model).birth;
-        self.disk.put_back(dir(), &BTreeMap::new());
-        let (files, recovered) = self.open().expect("it starts");
-        assert_ne!(Some(files.dir.identity().birth), birth);
-        assert!(files.dir.is_first_start() && recovered.damage.is_none() && recovered.loss.is_none());
-        assert_eq!((recovered.records, recovered.last), (Vec::new(), Lsn::ZERO));
-        drop((files.wal, files.dir));
-        self.disk.kill();
-        self.disk.put_back(&wal_dir(), &old_log);
-        let Err(error) = self.open() else { panic!("it takes another one's log for its own") };
-        assert!(matches!(error, StorageError::OtherIdentity { .. }), "{error}");
-        self.covered.insert("another one's log was refused");
-    }
-}
-
-fn run(seed: u64, harm: Harm, covered: &mut BTreeSet<&'static str>) {
-    let mut run = Run::new(seed);
-    // The parents of the data directory do not exist either.
-    let lives = run.rng.u32(1..6);
-    run.lives(lives);
-    run.harm(harm);
-    covered.append(&mut run.covered);
-}
-
-fn seeds(harm: Harm, default: u64, situations: &[&'static str]) {
-    seeds_of(&format!("{harm:?}"), |seed, covered| run(seed, harm, covered), default, situations);
-}
-
-/// Runs the seeds; a failure names its seed. Together the runs must reach all of these situations.
-fn seeds_of(
-    what: &str,
-    run: impl Fn(u64, &mut BTreeSet<&'static str>),
-    default: u64,
-    situations: &[&'static str],
-) {
-    let asked_for = std::env::var("SYNOD_STORAGE_SEEDS").ok();
-    let range = match &asked_for {
-        Some(text) => {
-            let (from, to) = text.split_once("..").expect("SYNOD_STORAGE_SEEDS=A..B");
-            from.parse().unwrap()..to.parse().unwrap()
-        }
-        None => 0..default,
-    };
-    let mut covered = BTreeSet::new();
-    for seed in range {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, &mut covered)));
-        if let Err(panic) = result {
-            eprintln!("{what}, SYNOD_STORAGE_SEEDS={seed}..{}", seed + 1);
-            std::panic::resume_unwind(panic);
-        }
-    }
-    let missing: Vec<_> = situations.iter().filter(|situation| !covered.contains(*situation)).collect();
-    assert!(asked_for.is_some() || missing.is_empty(), "never met: {missing:?}");
-}
-
-#[test]
-fn nothing_promised_is_lost_on_a_disk_that_fails_and_says_so() {
-    seeds(
-        Harm::None,
-        300,
-        &[
-            "a disk was full",
-            "a second process was refused",
-            "a log was closed",
-            "a log was trimmed",
-            "a snapshot was written",
-            "a start failed",
-            "a torn tail was cut",
-            "an idle log was marked",
-            "an operation failed",
-            "power failed",
-        ],
-    );
-}
-
-#[test]
-fn a_log_that_waits_for_no_fsync_may_lose_its_end_and_is_never_damaged() {
-    let lives = |seed, covered: &mut BTreeSet<&'static str>| {
-        let mut run = Run::new(seed);
-        let lives = run.rng.u32(2..10);
-        run.lives_without_fsync(lives);
-        covered.append(&mut run.covered);
-    };
-    seeds_of(
-        "async",
-        lives,
-        300,
-        &[
-            "a life was in memory",
-            "a log was closed",
-            "a log was trimmed",
-            "a loss was found",
-            "a power failure left what was waited for alone",
-            "power failed",
-        ],
-    );
-}
-
-#[test]
-fn a_changed_bit_is_never_taken_for_what_was_written() {
-    seeds(
-        Harm::Flip,
-        300,
-        &[
-            "damage was found",
-            "a start was refused",
-            "a last commit that rotted was cut",
-            "a repair was interrupted",
-        ],
-    );
-}
-
-#[test]
-fn a_sector_that_cannot_be_read_is_damage() {
-    seeds(Harm::Spoil, 200, &["damage was found", "a start was refused"]);
-}
-
-#[test]
-fn a_write_that_got_lost_is_found() {
-    seeds(Harm::LostWrite, 300, &["damage was found"]);
-}
-
-#[test]
-fn a_write_that_went_elsewhere_is_found() {
-    seeds(Harm::MisdirectedWrite, 300, &["damage was found"]);
-}
-
-#[test]
-fn a_log_that_lost_a_segment_is_damaged() {
-    seeds(Harm::Segment, 200, &["damage was found"]);
-}
-
-#[test]
-fn a_data_directory_of_an_earlier_day_is_whole() {
-    seeds(Harm::OldDir, 100, &["a copy was found out"]);
-}
-
-#[test]
-fn a_log_that_was_emptied_is_missed() {
-    seeds(Harm::EmptyLog, 100, &["a loss was found"]);
-}
-
-#[test]
-fn a_directory_that_was_emptied_is_another_replica_s() {
-    seeds(Harm::Wipe, 100, &["another one's log was refused"]);
+    bytes
 }

@@ -1,19 +1,19 @@
-//! A cluster of real processes, for tests and measurements.
+//! A cluster of real processes, for tests and measurements. All of it panics where a process cannot be started, asked or
+//! ended.
 
-#![allow(dead_code, reason = "each user needs some of it")]
+#![allow(clippy::missing_panics_doc, reason = "see the head")]
 
 use std::{
-    collections::BTreeSet,
     fs::{self, File},
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
-    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{free_port, free_ports};
 
 /// Processes of `synod serve`. Those that still run when this is dropped are killed.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl Cluster {
         let folder = like.log.parent().expect("it is in a folder").to_owned();
         let (scheme, _) = like.endpoint.split_once("://").expect("it is a URL");
         let url = |port: u16| format!("{scheme}://127.0.0.1:{port}");
-        let client = free_ports(1)[0];
+        let client = free_port();
         let data_dir = folder.join(format!("{name}-{client}"));
         let mut others = like.initial_cluster.clone();
         others.retain(|(other, _)| other != name);
@@ -183,6 +183,7 @@ impl Cluster {
         self.replicas.iter().map(|replica| replica.endpoint.clone()).collect()
     }
 
+    /// The data directory of a replica.
     pub fn data_dir(&self, index: usize) -> &Path {
         &self.replicas[index].data_dir
     }
@@ -263,19 +264,4 @@ pub fn stop(process: &mut Child) -> ExitStatus {
         }
         thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// Ports at which no process listens. They are below those that the system gives to outgoing connections: a
-/// replica that was killed must find its own ports again. No port is given twice: tests run side by side.
-pub fn free_ports(count: usize) -> Vec<u16> {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    let mut given = GIVEN.lock().unwrap();
-    let mut ports = Vec::new();
-    while ports.len() < count {
-        let port = fastrand::u16(10_000..32_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() && given.insert(port) {
-            ports.push(port);
-        }
-    }
-    ports
 }

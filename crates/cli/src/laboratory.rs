@@ -1,8 +1,33 @@
-//! `synod sim`: the deterministic simulator.
+//! `synod bench`, `sim` and `lab`: the load generator, the simulator and the laboratory. They are a feature of this crate,
+//! and what is packaged does without (`no_laboratory.rs`).
 
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+
+use crate::failure::Failure;
+
+/// The end of the help of `synod`.
+pub const AFTER_HELP: &str = "Begin with: synod dev";
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure throughput and latency of a cluster, Synod's or etcd's
+    Bench(Box<synod_lab::bench::Args>),
+    /// Attack the consensus code in a simulated world
+    Sim(SimArgs),
+    /// Run experiments, judge what they measure, and report
+    Lab(synod_lab::cli::Args),
+}
+
+/// Runs a command. Each reports for itself.
+pub fn run(command: Command) -> Result<ExitCode, Failure> {
+    Ok(match command {
+        Command::Bench(args) => synod_lab::bench::main(*args),
+        Command::Sim(args) => simulate(&args),
+        Command::Lab(args) => synod_lab::cli::main(args),
+    })
+}
 
 /// Arguments of `synod sim`.
 #[derive(Clone, Debug, Args)]
@@ -24,7 +49,7 @@ enum SimCommand {
     Outages(synod_sim::outage::OutagesArgs),
 }
 
-pub fn run(args: &SimArgs) -> ExitCode {
+fn simulate(args: &SimArgs) -> ExitCode {
     match &args.command {
         SimCommand::Run(args) => synod_sim::cli::run(args),
         SimCommand::Explore(args) => synod_sim::explore::cli::run(args),

@@ -1,0 +1,89 @@
+//! The rules by which a leader is chosen, as functions of the times that were measured.
+
+use std::time::Duration;
+
+use synod_wire::ReplicaId;
+
+use crate::VoterSets;
+
+/// Nanoseconds of a round trip to a member that does not answer (`∞` in the source).
+pub(crate) const UNREACHABLE: u64 = u64::MAX;
+
+/// Nanoseconds within which a replica has exchanged messages with a quorum, itself included, when `time` says how long
+/// it takes to each voter (Santos 2012, section 6.2: `majrtt`, the element ⌊n/2⌋ + 1 of the sorted row). [`u64::MAX`]
+/// if it reaches no quorum.
+pub fn majority_time(voters: &VoterSets, time: impl Fn(ReplicaId) -> u64) -> u64 {
+    // The highest value that a quorum reaches is what is left above the lowest time within which a quorum answers.
+    UNREACHABLE - voters.quorum_value(|voter| UNREACHABLE - time(voter))
+}
+
+/// The voter that should lead in place of `leader`, if one should (Santos 2012, Algorithm 6.2, `SelectLeader`): its
+/// majority time is lower by more than 4ε. Among equals the lowest number leads. `time` gives a voter's majority time.
+pub(super) fn better_leader(
+    voters: &VoterSets,
+    leader: ReplicaId,
+    tolerance: Duration,
+    time: impl Fn(ReplicaId) -> u64,
+) -> Option<ReplicaId> {
+    let best = voters.all().into_iter().min_by_key(|&voter| (time(voter), voter))?;
+    let slack = u64::try_from(tolerance.as_nanos()).unwrap_or(u64::MAX).saturating_mul(4);
+    (time(best).saturating_add(slack) < time(leader)).then_some(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NS: u64 = 1;
+
+    /// The printed definition: sort, and take the element ⌊n/2⌋ + 1.
+    fn by_sorting(row: &[u64]) -> u64 {
+        let mut sorted = row.to_vec();
+        sorted.sort_unstable();
+        sorted[row.len() / 2]
+    }
+
+    fn voters(count: usize) -> VoterSets {
+        VoterSets::simple((1..=count as u64).map(ReplicaId).collect())
+    }
+
+    /// All rows of `count` times from a few values, of which one is infinite.
+    fn rows(count: usize) -> Vec<Vec<u64>> {
+        let values = [0, 4 * NS, 9 * NS, UNREACHABLE];
+        let mut rows = vec![Vec::new()];
+        for _ in 0..count {
+            let longer = |row: Vec<u64>| values.map(|value| [row.clone(), vec![value]].concat());
+            rows = rows.into_iter().flat_map(longer).collect();
+        }
+        rows
+    }
+
+    #[test]
+    fn the_majority_time_is_the_printed_element_of_the_sorted_row() {
+        for count in 1..=5 {
+            for row in rows(count) {
+                let time = |voter: ReplicaId| row[voter.0 as usize - 1];
+                assert_eq!(majority_time(&voters(count), time), by_sorting(&row), "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn leadership_moves_to_the_lowest_time_and_number_for_more_than_four_tolerances() {
+        for row in rows(4) {
+            for leader in 1..=4 {
+                for tolerance in [0, 1, 2] {
+                    let time = |voter: ReplicaId| row[voter.0 as usize - 1];
+                    let least = *row.iter().min().unwrap();
+                    let first = row.iter().position(|&time| time == least).unwrap() as u64 + 1;
+                    // In numbers that can hold infinity plus a little.
+                    let moves = u128::from(least) + 4 * tolerance < u128::from(row[leader - 1])
+                        && least != UNREACHABLE;
+                    let tolerance = Duration::from_nanos(tolerance as u64);
+                    let chosen = better_leader(&voters(4), ReplicaId(leader as u64), tolerance, time);
+                    assert_eq!(chosen, moves.then_some(ReplicaId(first)), "{row:?}, leader {leader}");
+                }
+            }
+        }
+    }
+}
