@@ -92,8 +92,8 @@ pub trait Handler {
     ) -> Option<impl Future<Output = ()>>;
 }
 
-/// Serves a connection until the client ends it. Once `stop` is ready, it takes no more requests and ends the connection
-/// after the last answer.
+/// Serves a connection until the client ends it. Once `stop` is ready, it takes no more requests and ends the
+/// connection after the last answer.
 ///
 /// # Errors
 /// The client breaks HTTP/2's rules, does not begin in time, or does not answer a ping.

@@ -31,7 +31,8 @@ pub(crate) type Source = Box<dyn Iterator<Item = Bytes> + Send>;
 
 /// Large answers that are being made and sent piece by piece, over all connections, and for one connection. A
 /// client that takes a part of its answers and then stops keeps one piece of each in memory, of at most
-/// [`GATHERED_BYTES`](synod_grpc::GATHERED_BYTES). If a large value exceeds that, its request is charged for the difference.
+/// [`GATHERED_BYTES`](synod_grpc::GATHERED_BYTES). If a large value exceeds that, its request is charged for the
+/// difference.
 pub(crate) const SENT_MAX: usize = 1024;
 const SENT_OF_CONNECTION_MAX: usize = 16;
 

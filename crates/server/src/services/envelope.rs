@@ -495,8 +495,8 @@ pub(super) fn failed(error: KvFailure) -> Status {
     Status::new(Code::from_i32(error.code), error.message)
 }
 
-/// The status for a request that the replica did not answer, in etcd's words where etcd has some, since its clients match
-/// on them.
+/// The status for a request that the replica did not answer, in etcd's words where etcd has some, since its clients
+/// match on them.
 pub(crate) fn failure(error: RequestError) -> Status {
     let (code, text) = match error {
         RequestError::NoLeader => (Code::Unavailable, "etcdserver: no leader"),
