@@ -2,14 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use synod_grpc::{CONNECTION_BYTES, GATHERED_BYTES, KeepAlive, PROTOCOLS, TLS_BYTES};
 use synod_tls::Acceptor;
 
 use crate::{
     Address, Auth, EventLoop, RequestMetrics, Watches,
-    connection::CONNECTION_BYTES,
-    readers::{GATHERED_BYTES, SENT_MAX, WHOLE_MAX},
+    readers::{SENT_MAX, WHOLE_MAX},
     serve::PAGES_MAX,
-    stream::{PROTOCOLS, TLS_BYTES},
 };
 
 /// Addresses to listen at, and limits.
@@ -117,28 +116,6 @@ impl Default for Config {
             auth: None,
             watch_progress_interval: Duration::from_secs(600),
             requests: RequestMetrics::default(),
-        }
-    }
-}
-
-/// How the server and a client find out that the other is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeepAlive {
-    /// After this long without a request the client is asked whether it is still there; zero: never.
-    pub interval: Duration,
-    /// How long the client has to answer; zero: it is not asked.
-    pub timeout: Duration,
-    /// A client that asks the server more often than this is cut off, as grpc does it; zero: it may ask at any time.
-    pub min_time: Duration,
-}
-
-impl Default for KeepAlive {
-    /// The server asks after 30 seconds, a client has 20 seconds to answer, and may ask every 5 seconds.
-    fn default() -> KeepAlive {
-        KeepAlive {
-            interval: Duration::from_secs(30),
-            timeout: Duration::from_secs(20),
-            min_time: Duration::from_secs(5),
         }
     }
 }

@@ -15,6 +15,7 @@ use synod_api::{
     shards::NOT_HERE,
     synod::v1::{CommandKind as Kind, DecidedBatch, DecidedCommand, GroupPoint, SubscribeResponse},
 };
+use synod_grpc::{GATHERED_BYTES, framed};
 use synod_kv::{Shown, shown};
 use synod_wire::{Command, CommandKind, GroupId, Slot};
 use tokio::{
@@ -23,10 +24,7 @@ use tokio::{
 };
 use tonic::Status;
 
-use crate::{
-    Ordered, Status as ReplicaStatus, SubscribeError, Subscription, auth::Judgement, message::framed,
-    readers::GATHERED_BYTES,
-};
+use crate::{Ordered, Status as ReplicaStatus, SubscribeError, Subscription, auth::Judgement};
 
 /// Subscriptions at the same time, over all connections. Each makes the protocol's thread read the log up to 200
 /// times a second.

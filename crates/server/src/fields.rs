@@ -8,12 +8,20 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use prost::encoding::{WireType, decode_key, decode_varint};
+use prost::{
+    DecodeError,
+    encoding::{WireType, decode_key, decode_varint},
+};
 use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind as Declared, MessageDescriptor};
+use synod_grpc::Checks;
 use synod_kv::{KvError, validate::Limits};
 use tonic::Status;
 
-use crate::{methods::POOL, services::refusal};
+use crate::{
+    methods::{METHODS, Method, POOL},
+    services::refusal,
+    slow,
+};
 
 /// Fields of a request, those of all messages in it counted, unless its transactions may have more.
 const FIELDS_MAX: usize = 64 << 10;
@@ -48,6 +56,11 @@ impl Bounds {
         let fields_max = txn_elements_max.saturating_mul(FIELDS_OF_OP).max(FIELDS_MAX);
         let txn_elements_total_max = limits.txn_ops_total_max();
         Bounds { message_bytes_max, txn_elements_max, txn_elements_total_max, fields_max }
+    }
+
+    /// Those on the messages of this method.
+    pub(crate) fn of(self, method: &Method) -> Asked {
+        Asked { bounds: self, shape: Shape::asked_by(method) }
     }
 
     /// Counts the fields of a message, and returns how many bytes it takes beyond what every request is charged.
@@ -101,6 +114,36 @@ impl Bounds {
     pub(crate) fn cost_of_json(&self, text: &[u8]) -> Result<u64, Status> {
         let values = values(text, self.fields_max).ok_or_else(|| too_many_fields(self.fields_max))?;
         Ok(values as u64 * VALUE_BYTES)
+    }
+}
+
+/// The bounds on the messages of one method.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    bounds: Bounds,
+    shape: &'static Shape,
+}
+
+pub(crate) type RequestBody<'a> = synod_grpc::RequestBody<'a, Asked>;
+pub(crate) type ClientMessages<'a> = synod_grpc::ClientMessages<'a, Asked>;
+
+impl Checks for Asked {
+    fn bytes_max(&self) -> usize {
+        self.bounds.message_bytes_max
+    }
+
+    fn came(&self, bytes: usize) {
+        slow::note(|account| account.came(bytes));
+    }
+
+    fn cost(&self, message: &[u8]) -> Result<u64, Status> {
+        self.bounds.cost(message, self.shape)
+    }
+
+    fn undecoded(&self, error: &DecodeError) -> Option<Status> {
+        // In a request only transactions are nested.
+        let is_too_deep = error.to_string().contains("recursion limit");
+        is_too_deep.then(|| refusal(&KvError::NestedTooDeeply))
     }
 }
 
@@ -234,10 +277,10 @@ impl Shape {
         &SHAPES.all[SHAPES.messages[message]]
     }
 
-    /// The shape of the requests of a call; one without fields for an unknown path.
-    pub(crate) fn asked_at(path: &str) -> &'static Shape {
+    /// The shape of the requests of a method; one without fields if nothing describes it.
+    fn asked_by(method: &Method) -> &'static Shape {
         static NONE: Shape = Shape { fields: Vec::new(), is_txn: false };
-        SHAPES.requests.get(path).map_or(&NONE, |place| &SHAPES.all[*place])
+        SHAPES.requests[method.handler as usize].map_or(&NONE, |place| &SHAPES.all[place])
     }
 
     /// The shape of the messages of a field.
@@ -251,8 +294,8 @@ struct Shapes {
     all: Vec<Shape>,
     /// By the full names of messages.
     messages: HashMap<String, usize>,
-    /// By the paths of calls.
-    requests: HashMap<String, usize>,
+    /// By the rows of the methods.
+    requests: Vec<Option<usize>>,
 }
 
 static SHAPES: LazyLock<Shapes> = LazyLock::new(|| {
@@ -265,12 +308,8 @@ static SHAPES: LazyLock<Shapes> = LazyLock::new(|| {
         Shape { fields, is_txn: message.full_name() == TXN }
     };
     let all = POOL.all_messages().map(shape).collect();
-    let methods = POOL.services().flat_map(|service| service.methods().collect::<Vec<_>>());
-    let requests = methods.map(|method| {
-        let path = format!("/{}/{}", method.parent_service().full_name(), method.name());
-        (path, messages[method.input().full_name()])
-    });
-    let requests = requests.collect();
+    let asked = |method: &Method| method.descriptor().map(|found| messages[found.input().full_name()]);
+    let requests = METHODS.iter().map(asked).collect();
     Shapes { all, messages, requests }
 });
 
@@ -309,6 +348,7 @@ mod tests {
     use tonic::Code;
 
     use super::*;
+    use crate::methods::Handler;
 
     const BOUNDS: Bounds = Bounds {
         message_bytes_max: 1 << 20,
@@ -385,9 +425,9 @@ mod tests {
 
     #[test]
     fn every_call_has_its_shape() {
-        let put = Shape::asked_at("/etcdserverpb.KV/Put");
+        let put = Shape::asked_by(Handler::Put.method());
         assert!(std::ptr::eq(put, Shape::named("etcdserverpb.PutRequest")));
-        assert!(Shape::asked_at("/etcdserverpb.KV/Guess").fields.is_empty());
+        assert!(Shape::asked_by(Handler::ReflectAlpha.method()).fields.is_empty());
         assert!(Shape::named(TXN).is_txn);
     }
 

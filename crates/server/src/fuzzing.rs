@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 use prost::Message as _;
 use prost_reflect::{DynamicMessage, MethodDescriptor};
 use synod_api::synod::v1::{ExecuteRequest, KvCommand, KvQuery, QueryRequest, kv_command::Command};
+use synod_grpc::{Admission, Ahead, Places, Remote, Terms, framed};
 use synod_kv::{KvStore, Token, validate};
 use synod_replica::{Context, StateMachine};
 use synod_wire::{ClusterId, ReplicaId, SessionId, Slot};
@@ -33,24 +34,18 @@ pub use self::watches::{Seen as WatchesSeen, Step as WatchStep, watch};
 use crate::{
     Auth, Change, ChangeError, Changed, Config, Consistency, Group, InMemory, Limits, Member, MoveError,
     Replica, RequestError, Standing, TokenKind, Watches,
-    admission::Admission,
     auth::{Caller, Found},
-    call,
-    connection::{self, Terms},
+    call::{self, serve_http2},
     exposition::{Exposition, Format},
     feeds::Feeds,
     fields::Shape,
     gateway::{self, Gateway},
     http::Pages,
     http1,
-    listen::Remote,
-    message::framed,
     methods::{METHODS, POOL},
-    places::Places,
     readers::Readers,
     replica,
     services::Store,
-    stream::Ahead,
     web::Web,
 };
 
@@ -183,7 +178,7 @@ fn store() -> Arc<Store<InPlace>> {
         }
     });
     let config = Config { auth: Some(auth), watches: Some(watches), ..Config::default() };
-    let admission = Admission::new(REQUESTS_BYTES_MAX);
+    let admission = Admission::new(REQUESTS_BYTES_MAX, call::TOO_MANY);
     let (readers, feeds, openings) = (Readers::new(), Feeds::default(), Arc::default());
     Arc::new(Store::new(&config, vec![replica], readers, admission, feeds, openings))
 }
@@ -208,9 +203,7 @@ async fn serve(stream: tokio::io::DuplexStream, store: Arc<Store<InPlace>>) -> R
     let is_http2 = stream.begins_http2().await.map_err(|error: io::Error| error.to_string())?;
     let stop = pin!(std::future::pending());
     let served = match is_http2 {
-        true => {
-            connection::serve(stream, (Remote::default(), None), &store, Some(&web), terms, stop, place).await
-        }
+        true => serve_http2(stream, (Remote::default(), None), &store, Some(&web), terms, stop, place).await,
         false => http1::serve(stream, &web, stop, place).await,
     };
     served.map_err(|error| error.to_string())
@@ -367,8 +360,8 @@ pub fn headers(pairs: &[(&[u8], &[u8])]) -> String {
             headers.append(name, value);
         }
     }
-    let timeout = headers.get("grpc-timeout").map(|value| call::timeout(value).is_some());
-    let is_grpc = headers.get(CONTENT_TYPE).map(call::is_grpc);
+    let timeout = headers.get("grpc-timeout").map(|value| synod_grpc::timeout(value).is_some());
+    let is_grpc = headers.get(CONTENT_TYPE).map(synod_grpc::is_grpc);
     let caller = Caller::of(&headers, None);
     let accept = headers.get_all("accept").iter().filter_map(|value| value.to_str().ok());
     let format = Format::accepted(accept);

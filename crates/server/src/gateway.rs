@@ -1,7 +1,7 @@
 //! etcd's gateway: the calls of the v3 API as JSON over HTTP, for clients that have no gRPC.
 //!
 //! ```text
-//! curl ── HTTP/1.1, JSON ── gateway.rs ── a pipe in memory, gRPC over HTTP/2 ── connection.rs, as for others
+//! curl ── HTTP/1.1, JSON ── gateway.rs ── a pipe in memory, gRPC over HTTP/2 ── call.rs, as for others
 //! ```
 //!
 //! The gateway is a client of its own server: it translates a request into a message and a message into an answer, and
@@ -27,6 +27,7 @@ use prost::Message as _;
 use prost_reflect::{DeserializeOptions, DynamicMessage, MessageDescriptor, MethodDescriptor};
 use serde_json::json;
 use synod_api::etcdserverpb::PutRequest;
+use synod_grpc::{Charge, ComePace, Mark, Places, REQUEST_BYTES, Share, Terms};
 use tokio::{
     io::{DuplexStream, duplex},
     sync::{Mutex, watch},
@@ -35,14 +36,11 @@ use tonic::{Code, Status};
 
 use crate::{
     Replica,
-    admission::{Charge, REQUEST_BYTES, Share},
     auth::Caller,
-    connection::{self, Client, Terms},
+    call::{Client, serve_http2},
     fields::{Bounds, Shape},
     json::{self, Pieces},
-    message::{ComePace, too_many},
     methods::{Handler, METHODS, Method},
-    places::{Mark, Places},
     readers::{Lane, Source},
     services::{SMALL_ANSWER_BYTES_MAX, Store},
 };
@@ -141,7 +139,7 @@ impl<R: Replica> Gateway<R> {
         if head.method != http::Method::POST {
             return Err(Status::unimplemented("Method Not Allowed"));
         }
-        let held = Held(self.share.charge(REQUEST_BYTES).ok_or_else(too_many)?);
+        let held = Held(self.share.charge(REQUEST_BYTES)?);
         let mut passed = HeaderMap::new();
         metadata(&head.headers, &mut passed);
         // The call is refused for that later, but its body would have been translated.
@@ -167,9 +165,7 @@ impl<R: Replica> Gateway<R> {
             true => COPIES * SMALL_ANSWER_BYTES_MAX,
             false => 0,
         };
-        if !held.0.grow(answer_bytes) {
-            return Err(too_many());
-        }
+        held.0.afford(answer_bytes)?;
         let shape = Shape::of(&method.output());
         let mut link = self.link().await?;
         let call = Request::post(format!("http://gateway{}", called.path)).body(());
@@ -241,9 +237,7 @@ impl<R: Replica> Gateway<R> {
                 false => Status::cancelled(error.to_string()),
             })?;
             if let Ok(data) = frame.into_data() {
-                if !charge.grow(COPIES * data.len() as u64) {
-                    return Err(too_many());
-                }
+                charge.afford(COPIES * data.len() as u64)?;
                 whole.extend_from_slice(&data);
                 pace.came(data.len());
             }
@@ -260,7 +254,7 @@ impl<R: Replica> Gateway<R> {
             let stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
             let place = Places::new(1).take().expect("it is free").marking(mark);
             // The gateway's client has the place that counts. An error means that it has left.
-            let _ = connection::serve(pipe, client, &store, None, terms, stop, place).await;
+            let _ = serve_http2(pipe, client, &store, None, terms, stop, place).await;
         })
     }
 
@@ -304,9 +298,7 @@ async fn translated(
     let (input, many) = (method.input(), method.is_client_streaming());
     let is_small = body.len() <= SMALL_BYTES && bounds.cost_of_json(&body)? <= SMALL_COST;
     let work = move |held: &Held| {
-        if !held.0.grow(bounds.cost_of_json(&body)?) {
-            return Err(too_many());
-        }
+        held.0.afford(bounds.cost_of_json(&body)?)?;
         translate(&body, &input, many)
     };
     let (requests, held) = if is_small { (work(&held), held) } else { lane.translated(held, work).await? };
@@ -405,9 +397,7 @@ impl Messages {
                 let len = PREFIX_BYTES + u32::from_be_bytes([a, b, c, d]) as usize;
                 if len > LINE_BYTES && self.charged == 0 {
                     let bytes = COPIES * len as u64;
-                    if !self.held.0.grow(bytes) {
-                        return Err(too_many());
-                    }
+                    self.held.0.afford(bytes)?;
                     self.charged = bytes;
                 }
                 if self.buffer.len() >= len {
@@ -443,9 +433,9 @@ async fn whole(answers: &mut RecvStream, charge: &Charge, changed: bool) -> Resu
         whole.extend_from_slice(&piece);
         if !is_charged && let Some(&[_, a, b, c, d]) = whole.first_chunk() {
             let bytes = u32::from_be_bytes([a, b, c, d]) as usize;
-            if !charge.grow_to(answer_cost(bytes)) {
-                return Err(if changed { unknown_outcome() } else { too_many() });
-            }
+            charge
+                .afford_to(answer_cost(bytes))
+                .map_err(|refused| if changed { unknown_outcome() } else { refused })?;
             is_charged = true;
             let mut all = BytesMut::with_capacity(PREFIX_BYTES + bytes);
             all.extend_from_slice(&whole);

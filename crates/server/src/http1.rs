@@ -3,7 +3,7 @@
 //! The client must take its answers. What it does not take waits in the connection, and so do the requests that it has
 //! sent ahead. So the connection gives way to others while the client takes nothing, as one that is idle does, and ends
 //! when the client has taken next to nothing for a minute, as a call of gRPC does. A connection on which a body does
-//! not end has done no work (see `places.rs`).
+//! not end has done no work (see [`synod_grpc::Mark`]).
 
 use std::{
     convert::Infallible,
@@ -23,19 +23,14 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use synod_grpc::{NOT_TAKEN, Presence, TAKE_BYTES_MIN, TAKE_TIMEOUT};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::oneshot,
     time::{Sleep, sleep},
 };
 
-use crate::{
-    Replica,
-    call::{NOT_TAKEN, TAKE_BYTES_MIN, TAKE_TIMEOUT},
-    places::Presence,
-    serve::HEAD_TIMEOUT,
-    web::Web,
-};
+use crate::{Replica, serve::HEAD_TIMEOUT, web::Web};
 
 /// Bytes of requests that are read ahead, and of answers that are written ahead. The head of a request has no more.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -244,6 +239,7 @@ pub(crate) mod tests {
     use std::{future::pending, time::Duration};
 
     use prometheus_client::registry::Registry;
+    use synod_grpc::{Admission, Places};
     use synod_kv::KvStore;
     use synod_wire::{ClusterId, ReplicaId};
     use tokio::{
@@ -254,8 +250,8 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::{
-        Config, InMemory, Member, Standing, admission::Admission, exposition::Exposition, feeds::Feeds,
-        http::Pages, places::Places, readers::Readers, services::Store,
+        Config, InMemory, Member, Standing, exposition::Exposition, feeds::Feeds, http::Pages,
+        readers::Readers, services::Store,
     };
 
     /// A store of one replica.
@@ -269,7 +265,7 @@ pub(crate) mod tests {
             decided: None,
         };
         let replica = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
-        let admission = Admission::new(4 << 20);
+        let admission = Admission::new(4 << 20, "too many");
         Store::new(
             &Config::default(),
             vec![replica],

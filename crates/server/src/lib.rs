@@ -6,10 +6,9 @@
 //! [`InMemory`] is a replica without a protocol.
 //! ```text
 //! sockets ── client-io threads ── gRPC over HTTP/2 ── services ── Replica (execute, query)
-//! listen.rs  serve.rs, stream.rs  connection.rs       kv, cluster, maintenance, native
-//!                                 call.rs, message.rs,
-//!                                 outbox.rs, pings.rs
-//!                                 feeds.rs             Replica (subscribe)
+//! synod_grpc serve.rs             synod_grpc          methods.rs: the table of all
+//!                                 call.rs             kv, cluster, maintenance, native
+//!                                 feeds.rs            Replica (subscribe)
 //!            reader threads       large answers, readers.rs
 //!            watch thread         events for watches, watch/
 //!            upkeep thread        compactions and comparisons by itself, upkeep/
@@ -25,12 +24,10 @@
 //!
 //! **Architecture invariant:** `replica.rs` names no type of gRPC, and the services name no type of the runtime.
 
-mod admission;
 mod auth;
 mod call;
 mod compaction_hashes;
 mod config;
-mod connection;
 mod etcd_names;
 mod event_loop;
 mod exposition;
@@ -42,22 +39,15 @@ mod gateway;
 mod http;
 mod http1;
 mod json;
-mod listen;
 mod memory;
-mod message;
 mod methods;
 mod openings;
-mod outbox;
-mod pings;
-mod places;
 mod readers;
 mod replica;
 mod requests;
-mod sending;
 mod serve;
 mod services;
 mod slow;
-mod stream;
 mod turns;
 mod upkeep;
 mod watch;
@@ -66,17 +56,17 @@ mod web;
 pub use prometheus_client::registry::Registry;
 
 pub use auth::{Auth, PASSWORD_BYTES_MAX, TokenKind};
-pub use config::{Config, KeepAlive};
+pub use config::Config;
 pub use event_loop::EventLoop;
-pub use listen::{Address, At, ListenError, Speaks, listen_addresses};
 pub use memory::InMemory;
 pub use replica::{
     Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError,
-    Ordered, PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError,
-    Subscription, Timed,
+    Ordered, PeerStatus, Point, Refusal, Replica, RequestError, Role, Standing, Start, Status,
+    SubscribeError, Subscription, Timed,
 };
 pub use requests::RequestMetrics;
 pub use serve::Server;
 pub use services::API_VERSION;
+pub use synod_grpc::{Address, At, KeepAlive, ListenError, Speaks, listen_addresses};
 pub use upkeep::{Compaction, Differs, Hashes, Upkeep, UpkeepConfig};
 pub use watch::Watches;

@@ -259,7 +259,7 @@ impl<M: StateMachine> Executor<M> {
             known.replies = known.replies.split_off(&lowest_outstanding);
         }
         if sequence < known.lowest_outstanding {
-            return Err(RequestError::StaleSequence);
+            return Err(RequestError::Stale);
         }
         if let Some(reply) = known.replies.get(&sequence) {
             return Ok(reply.clone());
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(add(2, 1).await.unwrap(), "6");
         assert_eq!(add(1, 1).await.unwrap(), "3");
         assert_eq!(add(3, 3).await.unwrap(), "9");
-        assert_eq!(add(2, 2).await, Err(RequestError::StaleSequence));
+        assert_eq!(add(2, 2).await, Err(RequestError::Stale));
         assert_eq!(replica.query(Bytes::new(), Consistency::Linearizable).await.unwrap().whole(), "9");
         let stranger = SessionId(99);
         let refused = replica.execute_in_session(stranger, 1, 1, "abc".into()).await;

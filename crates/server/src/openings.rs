@@ -3,7 +3,7 @@
 //! The table of sessions is replicated and bounded: when it is full, one more closes the session that was idle for
 //! longest, whichever client it belongs to. So **an address may open a quarter as many sessions as are free**,
 //! counted over the time for which an idle session is kept. The thresholds are those of
-//! [`admission`](crate::admission): an address that opens all it can gets a fifth of the table and the next one a
+//! [`Admission`](synod_grpc::Admission): an address that opens all it can gets a fifth of the table and the next one a
 //! fifth of the rest, and something is always left. An address that has opened none lately may always open one, also
 //! if the table is full.
 //!
@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::listen::Origin;
+use synod_grpc::Origin;
 
 /// An address may open one part in this many of what is free.
 const SHARE: u64 = 4;

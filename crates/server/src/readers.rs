@@ -14,6 +14,7 @@ use std::{cell::Cell, num::NonZero, sync::Arc, thread};
 
 use bytes::Bytes;
 use rustix::{process::setpriority_process, thread::gettid};
+use synod_grpc::{Mark, Origin, Remote};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::spawn_blocking,
@@ -21,9 +22,7 @@ use tokio::{
 use tonic::Status;
 
 use crate::{
-    listen::{Origin, Remote},
-    message::too_many,
-    places::Mark,
+    call::too_many,
     turns::{Turn, Turns},
 };
 
@@ -32,7 +31,8 @@ pub(crate) type Source = Box<dyn Iterator<Item = Bytes> + Send>;
 
 /// Large answers that are being made and sent piece by piece, over all connections, and for one connection. A
 /// client that takes a part of its answers and then stops keeps one piece of each in memory, of at most
-/// [`GATHERED_BYTES`]. If a large value exceeds that, its request is charged for the difference.
+/// [`GATHERED_BYTES`](synod_grpc::GATHERED_BYTES). If a large value exceeds that, its request is charged for the
+/// difference.
 pub(crate) const SENT_MAX: usize = 1024;
 const SENT_OF_CONNECTION_MAX: usize = 16;
 
@@ -41,10 +41,6 @@ pub(crate) const WHOLE_MAX: usize = 8;
 
 /// The niceness of the threads that make pieces. A thread with it gets about a tenth of the CPU time of one without.
 const NICENESS: i32 = 10;
-
-/// Pieces are gathered up to this many bytes if the client takes as many, since each turn costs several
-/// thread switches.
-pub(crate) const GATHERED_BYTES: usize = 256 << 10;
 
 /// Bodies that wait to be translated, each of another connection. Their memory is bounded as that of all requests.
 const BODIES_WAITING_MAX: usize = 4096;

@@ -7,7 +7,9 @@ use std::{
 
 use bytes::Bytes;
 pub use synod_kv::validate::Limits;
-pub use synod_replica::{Answer, Ordered, Point, Start, SubscribeError};
+pub use synod_replica::{
+    Answer, Goal, Ordered, Point, Refusal, RequestError, Standing, Start, SubscribeError,
+};
 use synod_wire::{Ballot, ClusterId, Epoch, GroupId, ReplicaId, SessionId, Slot};
 
 /// A replica of a state machine, as its clients see it. A clone is another handle of the same replica.
@@ -187,48 +189,6 @@ pub enum Consistency {
     Serializable,
     /// The state that this replica is in, for those who look after it.
     Present,
-}
-
-/// Why a replica did not answer a request.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RequestError {
-    /// No leader was found in time; the request was not proposed.
-    #[error("no leader")]
-    NoLeader,
-    /// The replica takes no part in the group; the request was not proposed.
-    #[error("this replica takes no part in the group")]
-    TakesNoPart,
-    /// The request was proposed and no decision came in time. It may still be executed.
-    #[error("request timed out")]
-    Timeout,
-    /// A queue is full; the request was not proposed.
-    #[error("too many requests")]
-    Overloaded,
-    /// The command is larger than the replica accepts; it was not proposed.
-    #[error("request is too large")]
-    TooLarge,
-    /// The learner that is to be promoted has not caught up; nothing was proposed.
-    #[error("can only promote a learner member which is in sync with leader")]
-    NotCaughtUp,
-    /// Too few of the future voters answer the leader, so it did not propose the change of voters.
-    #[error("unhealthy cluster")]
-    Unhealthy,
-    /// The session does not exist, or no longer.
-    #[error("the session has expired")]
-    SessionExpired,
-    /// The command was executed once, before, and its reply is no longer kept: the session left more bytes of
-    /// replies unacknowledged than are kept for a session.
-    #[error("the command was executed before, and its reply is not kept any more")]
-    ReplyGone,
-    /// The session has given up this number, and the reply to it is forgotten.
-    #[error("the session has given up this sequence number")]
-    StaleSequence,
-    /// The replica is being stopped; a request that was proposed may still be executed.
-    #[error("server stopped")]
-    Stopping,
-    /// The replica cannot serve, for this reason, until an operator or its peers have helped.
-    #[error("this replica cannot serve: {0}")]
-    Damaged(String),
 }
 
 /// The role of a replica at present.
@@ -411,26 +371,6 @@ pub struct Member {
     pub decided: Option<Slot>,
 }
 
-/// Whether a member votes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// The member votes.
-    Voter,
-    /// The member does not vote.
-    Learner(Goal),
-}
-
-/// What becomes of a learner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
-    /// It stays a learner until it is promoted.
-    Learn,
-    /// It votes as soon as it has caught up.
-    Vote,
-    /// It takes this member's place as soon as it has caught up.
-    Replace(ReplicaId),
-}
-
 /// A change of the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -478,40 +418,12 @@ pub enum Change {
 /// Why a change of the group failed. Only [`Request`](ChangeError::Request) may leave open whether it was made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// The group has changed since the version that the change expects.
-    #[error(
-        "the change was made for version {expected} of the group, and it is at version {current}: look at it again"
-    )]
-    Stale {
-        /// The version that the change expects.
-        expected: u64,
-        /// The version of the group.
-        current: u64,
-    },
-    /// The group has no such member.
-    #[error("member not found")]
-    NotAMember,
-    /// The member votes already.
-    #[error("can only promote a learner member")]
-    NotALearner,
-    /// No voter would be left.
-    #[error("re-configuration failed due to not enough started members")]
-    LastVoter,
-    /// Another member has this address.
-    #[error("Peer URLs already exists")]
-    AddressTaken,
+    /// The group stays as it is, and this is why.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
     /// As many members stay learners as may.
     #[error("too many learner members in cluster")]
     TooManyLearners,
-    /// The group has as many members as it can have.
-    #[error("the group has as many members as it can have")]
-    Full,
-    /// The group is already as the change would make it.
-    #[error("nothing would change")]
-    NothingToDo,
-    /// The last change of voters is not complete.
-    #[error("the last change of voters is not complete; ask again in a moment")]
-    Unsettled,
     /// This replica cannot make the change. The text says what is accepted.
     #[error("{0}")]
     Unacceptable(String),

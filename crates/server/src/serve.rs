@@ -12,6 +12,9 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use prometheus_client::registry::Registry;
 use prost::Message as _;
 use synod_api::synod::v1::{KvQuery, KvStatusRequest, kv_query::Query};
+use synod_grpc::{
+    Accepted, Admission, Bound, Established, Listener, Places, Presence, Remote, Socket, Terms, establish,
+};
 use synod_tls::Acceptor;
 use synod_transport::{LeftOut, Repeats};
 use tokio::{
@@ -24,19 +27,15 @@ use tracing::{debug, info, warn};
 
 use crate::{
     Address, At, Config, Consistency, EventLoop, Replica, Speaks, Watches,
-    admission::Admission,
-    connection,
+    call::{TOO_MANY, serve_http2},
     exposition::Exposition,
     feeds::Feeds,
     gateway::Gateway,
     http::Pages,
     http1,
-    listen::{Accepted, Bound, Listener, Remote},
     openings::Openings,
-    places::{Places, Presence},
     readers::Readers,
     services::Store,
-    stream::{Established, Socket, establish},
     web::{Browsers, Web},
 };
 
@@ -148,10 +147,10 @@ impl Server {
         }
         let metrics = Arc::new(Exposition::new(metrics));
         let rejected = Arc::<Mutex<Repeats>>::default();
-        let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
+        let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max, TOO_MANY));
         let feeds = Feeds::new(server.stopping.subscribe());
         let openings = Arc::<Openings>::default();
-        let terms = connection::Terms {
+        let terms = Terms {
             streams_max: config.streams_per_connection_max,
             head_timeout: HEAD_TIMEOUT,
             keep_alive: config.keep_alive,
@@ -449,7 +448,7 @@ impl<R: Replica> Acceptance<R> {
 struct Protocols<R> {
     store: Arc<Store<R>>,
     pages: Pages<R>,
-    terms: connection::Terms,
+    terms: Terms,
     browsers: Arc<Browsers>,
     json: bool,
     tls: Option<Acceptor>,
@@ -521,7 +520,7 @@ impl<R: Replica> Protocols<R> {
         let served = match web {
             _ if is_spare && is_http2 => Err("all places of clients are taken".into()),
             web if is_http2 => {
-                connection::serve(stream, client, &self.store, web.as_ref(), self.terms, stop, place).await
+                serve_http2(stream, client, &self.store, web.as_ref(), self.terms, stop, place).await
             }
             Some(web) => http1::serve(stream, &web, stop, place).await,
             None => Err("the client does not speak HTTP/2, and pages are served at other addresses".into()),

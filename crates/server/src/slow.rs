@@ -15,6 +15,7 @@ use synod_api::{
     etcdserverpb::{RequestOp, TxnRequest, request_op::Request},
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
+use synod_grpc::Remote;
 use tokio::{task::futures::TaskLocalFuture, task_local, time::Instant};
 use tonic::Code;
 use tracing::{
@@ -22,7 +23,7 @@ use tracing::{
     warn,
 };
 
-use crate::{RequestError, Timed, auth::Who, listen::Remote};
+use crate::{RequestError, Timed, auth::Who};
 
 /// Least time between two lines.
 const SAY_INTERVAL: Duration = Duration::from_millis(100);

@@ -10,9 +10,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use synod_grpc::Origin;
 use tokio::sync::oneshot;
-
-use crate::listen::Origin;
 
 /// Whose work it is: where it comes from, and for those who are preferred a name.
 pub(crate) type Whose = (Origin, Box<str>);

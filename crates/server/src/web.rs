@@ -13,13 +13,12 @@ use h2::{RecvStream, server::SendResponse};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::{Body, Frame};
+use synod_grpc::{Pace, Sender};
 
 use crate::{
     Replica,
-    call::Pace,
     gateway::{self, Answer, Gateway},
     http::Pages,
-    sending::Sender,
 };
 
 /// Which requests of web pages are answered, at the addresses for clients.
@@ -118,7 +117,7 @@ impl<R: Replica> Web<R> {
         let (head, mut body) = answer.into_parts();
         // An error means that the client is gone, and no answer can reach it.
         let Ok(stream) = reply.send_response(http::Response::from_parts(head, ()), false) else { return };
-        let (mut sender, mut pace) = (Sender::new(stream), Pace::new());
+        let (mut sender, mut pace) = (Sender::new(stream), Pace::begin());
         loop {
             let Ok(frame) = pace.paused(sender.unless_gone(body.frame())).await else { return };
             let Some(Ok(frame)) = frame else { break };

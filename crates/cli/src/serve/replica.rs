@@ -11,8 +11,8 @@ use synod_replica::{
 };
 use synod_server::{
     Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError,
-    Ordered, PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError,
-    Subscription, Timed,
+    Ordered, PeerStatus, Point, Replica, RequestError, Role, Start, Status, SubscribeError, Subscription,
+    Timed,
 };
 use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
@@ -144,7 +144,7 @@ impl Served {
             name: member.info.name.clone(),
             peer_urls: member.info.peer_urls.clone(),
             client_urls: member.info.client_urls.clone(),
-            standing: standing(member.standing),
+            standing: member.standing,
             decided: decided(member.id),
         });
         let mut members: Vec<_> = members.collect();
@@ -174,11 +174,11 @@ impl Replica for Served {
     }
 
     async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
-        self.orders().execute(command).await.map_err(error)
+        self.orders().execute(command).await
     }
 
     async fn execute_upkeep(&self, command: Bytes) -> Result<Bytes, RequestError> {
-        self.orders().execute_upkeep(command).await.map_err(error)
+        self.orders().execute_upkeep(command).await
     }
 
     async fn execute_in_session(
@@ -189,7 +189,7 @@ impl Replica for Served {
         command: Bytes,
     ) -> Result<Bytes, RequestError> {
         let place = SessionCommand { session, sequence, lowest_outstanding };
-        self.orders().execute_in_session(place, command).await.map_err(error)
+        self.orders().execute_in_session(place, command).await
     }
 
     async fn execute_timed(&self, command: Bytes) -> Timed<Bytes> {
@@ -218,16 +218,15 @@ impl Replica for Served {
     }
 
     async fn open_session(&self) -> Result<SessionId, RequestError> {
-        self.handle.open_session().await.map_err(error)
+        self.handle.open_session().await
     }
 
     async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
-        let answer = match consistency {
+        match consistency {
             Consistency::Linearizable => self.handle.read(query).await,
             Consistency::Serializable => self.handle.read_stale(query).await,
             Consistency::Present => self.handle.read_present(query).await,
-        };
-        answer.map_err(error)
+        }
     }
 
     fn term(&self) -> u64 {
@@ -358,10 +357,10 @@ impl Replica for Served {
     async fn change(&self, expected: Option<u64>, change: Change) -> Result<Changed, ChangeError> {
         for attempt in 1.. {
             // The answer does not matter: after it the group here is no older than this call.
-            self.handle.query(Bytes::new()).await.map_err(error)?;
+            self.handle.query(Bytes::new()).await?;
             let group = self.handle.group();
             if let Some(expected) = expected.filter(|&expected| expected != group.version) {
-                return Err(ChangeError::Stale { expected, current: group.version });
+                return Err(Refusal::Stale { expected, current: group.version }.into());
             }
             let wanted = in_the_log(&group, &change)?;
             if let Some(why) = laboratory::refused(&group, &wanted).filter(|_| !self.fixed.laboratory) {
@@ -371,7 +370,7 @@ impl Replica for Served {
                 // What the group itself refuses, as an address that is taken, is said first, as by etcd.
                 let request = ChangeRequest { expected: group.version, change: wanted };
                 let alone = group.apply(Slot(0), &request).err();
-                return Err(alone.map_or(ChangeError::TooManyLearners, refused));
+                return Err(alone.map_or(ChangeError::TooManyLearners, ChangeError::from));
             }
             if let Some(leaving) = leaving(&group, &wanted) {
                 let removed = matches!(wanted, synod_replica::Change::Remove(_));
@@ -383,8 +382,8 @@ impl Replica for Served {
                 }
                 Err(synod_node::ChangeError::Refused(Refusal::Stale { .. }))
                     if expected.is_none() && attempt < CHANGE_ATTEMPTS_MAX => {}
-                Err(synod_node::ChangeError::Refused(refusal)) => return Err(refused(refusal)),
-                Err(synod_node::ChangeError::Request(failed)) => return Err(error(failed).into()),
+                Err(synod_node::ChangeError::Refused(refusal)) => return Err(refusal.into()),
+                Err(synod_node::ChangeError::Request(failed)) => return Err(failed.into()),
                 Err(other) => return Err(ChangeError::Unacceptable(other.to_string())),
             }
         }
@@ -505,7 +504,7 @@ fn stall_trouble(group: usize, since: Duration, leader: Option<&str>, voters: &[
 
 /// The member that leaves with a change of the group, or will.
 fn leaving(group: &synod_replica::Group, change: &synod_replica::Change) -> Option<ReplicaId> {
-    use synod_replica::{Change, Goal};
+    use synod_replica::Change;
     match *change {
         Change::Remove(id) | Change::Add { goal: Goal::Replace(id), .. } => Some(id),
         Change::Promote { id: promoted, .. } => group.learners().find_map(|(id, goal)| match goal {
@@ -519,7 +518,7 @@ fn leaving(group: &synod_replica::Group, change: &synod_replica::Change) -> Opti
 /// Whether a change would leave more members than so many without a vote for good. A learner that is to vote, or to
 /// replace another member, does not count.
 fn adds_too_many_learners(group: &synod_replica::Group, change: &synod_replica::Change, max: u32) -> bool {
-    use synod_replica::{Change, Goal};
+    use synod_replica::Change;
     let stay = group.learners().filter(|(_, goal)| *goal == Goal::Learn).count();
     matches!(change, Change::Add { goal: Goal::Learn, .. }) && stay >= max as usize
 }
@@ -569,17 +568,12 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
                 return Err(ChangeError::Unacceptable(why));
             }
             let info = MemberInfo::new(name, peer_urls.clone());
-            let goal = match *goal {
-                Goal::Learn => synod_replica::Goal::Learn,
-                Goal::Vote => synod_replica::Goal::Vote,
-                Goal::Replace(id) => synod_replica::Goal::Replace(id),
-            };
-            Core::Add { info, goal }
+            Core::Add { info, goal: *goal }
         }
         Change::Promote(id) => Core::promote(*id),
         Change::Remove(id) => Core::Remove(*id),
         Change::Update { id, peer_urls } => {
-            let member = group.member(*id).ok_or(ChangeError::NotAMember)?;
+            let member = group.member(*id).ok_or(Refusal::NotAMember(*id))?;
             let mut info = member.info.clone();
             info.peer_urls.clone_from(peer_urls);
             Core::Update { id: *id, info }
@@ -609,31 +603,6 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
     })
 }
 
-fn refused(refusal: Refusal) -> ChangeError {
-    match refusal {
-        Refusal::Stale { expected, current } => ChangeError::Stale { expected, current },
-        Refusal::NotAMember(_) => ChangeError::NotAMember,
-        Refusal::NotALearner(_) => ChangeError::NotALearner,
-        Refusal::LastVoter(_) => ChangeError::LastVoter,
-        Refusal::Full => ChangeError::Full,
-        Refusal::AddressTaken(..) => ChangeError::AddressTaken,
-        Refusal::NothingToDo => ChangeError::NothingToDo,
-        Refusal::Unsettled => ChangeError::Unsettled,
-        other => ChangeError::Unacceptable(other.to_string()),
-    }
-}
-
-fn standing(standing: synod_replica::Standing) -> Standing {
-    use synod_replica::{Goal as CoreGoal, Standing as Core};
-    match standing {
-        Core::Voter => Standing::Voter,
-        Core::Learner(CoreGoal::Vote) => Standing::Learner(Goal::Vote),
-        Core::Learner(CoreGoal::Replace(id)) => Standing::Learner(Goal::Replace(id)),
-        // A member without a vote that a later version may know is none that becomes a voter by itself.
-        _ => Standing::Learner(Goal::Learn),
-    }
-}
-
 fn role(role: synod_consensus::Role) -> Role {
     match role {
         synod_consensus::Role::Leader => Role::Leader,
@@ -646,27 +615,7 @@ fn role(role: synod_consensus::Role) -> Role {
 
 fn timed<T>(timed: synod_node::Timed<T>) -> Timed<T> {
     let synod_node::Timed { outcome, ordering, execution } = timed;
-    Timed { outcome: outcome.map_err(error), ordering, execution }
-}
-
-fn error(error: synod_replica::RequestError) -> RequestError {
-    use synod_replica::RequestError as Core;
-    match error {
-        Core::NoLeader => RequestError::NoLeader,
-        Core::TakesNoPart => RequestError::TakesNoPart,
-        // In all three cases the command may have been executed, and this client gets no reply to it.
-        Core::Timeout | Core::OutcomeUnknown | Core::Superseded => RequestError::Timeout,
-        Core::Overloaded | Core::TooFarAhead => RequestError::Overloaded,
-        Core::NotCaughtUp => RequestError::NotCaughtUp,
-        Core::Unhealthy => RequestError::Unhealthy,
-        Core::TooLarge => RequestError::TooLarge,
-        Core::ReplyGone => RequestError::ReplyGone,
-        Core::SessionExpired => RequestError::SessionExpired,
-        Core::Stale => RequestError::StaleSequence,
-        Core::Stopping => RequestError::Stopping,
-        other if other.may_have_executed() => RequestError::Timeout,
-        _ => RequestError::NoLeader,
-    }
+    Timed { outcome, ordering, execution }
 }
 
 #[cfg(test)]

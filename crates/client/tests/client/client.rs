@@ -74,7 +74,7 @@ async fn a_write_that_was_not_proposed_is_sent_again() {
     let pair = Pair::start();
     let client = Client::new(pair.config()).unwrap();
     for refusal in [RequestError::NoLeader, RequestError::Overloaded] {
-        pair.replicas[0].set(Fault::Refuse(refusal.clone()));
+        pair.replicas[0].set(Fault::Refuse(refusal));
         pair.replicas[1].set(Fault::Refuse(refusal));
         let recover = async {
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -25,6 +25,18 @@ pub(super) const TARGETS: &[Target] = &[
         ],
     },
     Target {
+        name: "client-http2",
+        about: "the bytes of a connection of HTTP/2 at the engine alone, with a server that answers messages with themselves",
+        run: engine,
+        seeds: engine_seeds,
+        memory: Memory { base: 16 << 20, times: 16 << 10 },
+        words: &[
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+            b"grpc-timeout",
+            b"/echo.Echo/Stream",
+        ],
+    },
+    Target {
         name: "client-call",
         about: "a call of each method of each service, with any headers and any body, as bytes of protobuf with their prefix",
         run: call,
@@ -122,7 +134,15 @@ pub(super) const TARGETS: &[Target] = &[
 ];
 
 fn connection(input: &[u8]) -> Verdict {
-    let (answer, error) = fuzzing::connection(input);
+    judged(input, fuzzing::connection(input))
+}
+
+fn engine(input: &[u8]) -> Verdict {
+    judged(input, synod_grpc::fuzzing::connection(input))
+}
+
+/// What a connection on which a client sent `input` was answered, and the error with which it ended.
+fn judged(input: &[u8], (answer, error): (Vec<u8>, Option<String>)) -> Verdict {
     let is_http2 = input.starts_with(b"PR");
     // Of HTTP/2, the settings of the server are no answer.
     let first = match is_http2 {
@@ -174,6 +194,44 @@ fn header_block(headers: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
+/// The headers of a request.
+fn headers_of(method: &str, path: &str, content_type: &str) -> Vec<u8> {
+    header_block(&[
+        (":method", method),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "synod"),
+        ("content-type", content_type),
+        ("grpc-timeout", "5S"),
+    ])
+}
+
+fn engine_seeds() -> Vec<(String, Vec<u8>)> {
+    let message = b"\0\0\0\0\x03\x0a\x01k";
+    let [call, stream] =
+        ["Call", "Stream"].map(|name| headers_of("POST", &format!("/echo.Echo/{name}"), "application/grpc"));
+    let seeds = [
+        ("call", http2(&[(4, 1, 0, &[]), (1, 4, 1, &call), (0, 1, 1, message)])),
+        ("stream", http2(&[(1, 4, 1, &stream), (0, 0, 1, message), (0, 1, 1, message)])),
+        (
+            "pieces",
+            http2(&[
+                (1, 4, 1, &call),
+                (0, 0, 1, &message[..5]),
+                (6, 0, 0, &[7; 8]),
+                (0, 1, 1, &message[5..]),
+            ]),
+        ),
+        ("packed", http2(&[(1, 4, 1, &call), (0, 1, 1, b"\x01\0\0\0\x02\x1f\x8b")])),
+        (
+            "reset",
+            http2(&[(1, 4, 1, &stream), (1, 4, 3, &call), (3, 0, 1, &[0, 0, 0, 8]), (0, 1, 3, message)]),
+        ),
+        ("settings", http2(&[(4, 0, 0, &[0, 3, 0, 0, 0, 100]), (4, 1, 0, &[]), (8, 0, 0, &[0, 1, 0, 0])])),
+    ];
+    seeds.map(|(name, bytes)| (name.to_owned(), bytes)).into()
+}
+
 fn connection_seeds() -> Vec<(String, Vec<u8>)> {
     let seeds = http1_seeds().into_iter().chain(http2_seeds());
     seeds.map(|(name, bytes)| (name.to_owned(), bytes)).collect()
@@ -214,20 +272,10 @@ fn http1_seeds() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 fn http2_seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let headers = |method, path, content_type| {
-        header_block(&[
-            (":method", method),
-            (":scheme", "http"),
-            (":path", path),
-            (":authority", "synod"),
-            ("content-type", content_type),
-            ("grpc-timeout", "5S"),
-        ])
-    };
     let (range, put) = (b"\0\0\0\0\x03\x0a\x01k", b"\0\0\0\0\x06\x0a\x01k\x12\x01v");
-    let grpc = |path| headers("POST", path, "application/grpc");
-    let page = headers("GET", "/health", "text/plain");
-    let json = headers("POST", "/v3/kv/range", "application/json");
+    let grpc = |path| headers_of("POST", path, "application/grpc");
+    let page = headers_of("GET", "/health", "text/plain");
+    let json = headers_of("POST", "/v3/kv/range", "application/json");
     vec![
         (
             "http2-settings",

@@ -3,7 +3,7 @@
 //!
 //! A stream has [`STREAM_BYTES_MIN`] bytes for itself, which its client pays for. Beyond that it may hold a small part
 //! of what no stream holds. So streams that nobody reads cannot take everything from the others, however many there
-//! are; `admission.rs` in the server says more of such thresholds.
+//! are; `admission.rs` in `synod-grpc` says more of such thresholds.
 //!
 //! A revision that has no room by that even on a stream where nothing waits is **large**. The hub gives places to
 //! these, one for each stream (`places.rs`), and what else waits there does not count for them.

@@ -22,6 +22,7 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderName};
+use synod_grpc::Mark;
 use synod_kv::{AuthFeed, Token};
 
 pub use self::passwords::PASSWORD_BYTES_MAX;
@@ -31,7 +32,6 @@ pub(crate) use self::{
     passwords::{Attempt, Passwords},
     tokens::now_ms,
 };
-use crate::places::Mark;
 
 /// The headers that carry a token, as etcd's clients and its JSON gateway name them.
 const TOKEN: HeaderName = HeaderName::from_static("token");

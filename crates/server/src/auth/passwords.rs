@@ -28,7 +28,7 @@ use tracing::warn;
 
 use super::logins::Logins;
 use crate::{
-    message::too_many,
+    call::too_many,
     readers::{Lane, lower_priority},
     services::refusal,
 };

@@ -17,6 +17,7 @@ use synod_api::{
     mvccpb::event::EventType,
     synod::v1::{KvCommand, KvReply, kv_command::Command, kv_reply::Reply},
 };
+use synod_grpc::framed;
 use synod_wire::SessionId;
 use tokio::{
     io::duplex,
@@ -24,7 +25,7 @@ use tokio::{
 };
 
 use super::{END_MAX, HUB_INTERVAL, InPlace, PIPE_BYTES, QUIET_MAX, in_a_runtime, serve, store};
-use crate::{Replica as _, message::framed, services::Store};
+use crate::{Replica as _, services::Store};
 
 /// What happens next.
 #[derive(Clone, Debug)]

@@ -24,6 +24,7 @@ use synod_api::{
         kv_reply::Reply,
     },
 };
+use synod_grpc::{Mark, framed};
 use synod_kv::KvError;
 use tonic::Status;
 
@@ -35,9 +36,8 @@ use crate::{
     Auth, Consistency, Replica,
     auth::{Attempt, Caller, Found, Judgement, Who, now_ms},
     feeds::{Feed, UsersChange},
-    message::{RequestBody, framed},
+    fields::RequestBody,
     methods::{Handler, Method, Requires, Waits},
-    places::Mark,
     readers::Lane,
 };
 

@@ -21,8 +21,8 @@ use tonic::{Code, Status};
 
 use super::envelope::{Store, failure};
 use crate::{
-    Change, ChangeError, Changed, Consistency, Goal, Group, Member, PeerStatus, Replica, RequestError,
-    Standing,
+    Change, ChangeError, Changed, Consistency, Goal, Group, Member, PeerStatus, Refusal, Replica,
+    RequestError, Standing,
 };
 
 /// How long a promotion waits for a learner that has not caught up, as far as is known.
@@ -76,13 +76,13 @@ impl<R: Replica> Store<R> {
         let outcome = match self.try_change(self.replica(), None, change).await {
             // As with etcd, the addresses do not matter then.
             Err(ChangeError::Unacceptable(why)) if why == BAD_URLS && !self.has_member(request.id) => {
-                Err(ChangeError::NotAMember)
+                Err(Refusal::NotAMember(ReplicaId(request.id)).into())
             }
             outcome => outcome,
         };
         let group = match outcome {
             // etcd does not take this for an error.
-            Err(ChangeError::NothingToDo) => self.replica().group(),
+            Err(ChangeError::Refused(Refusal::NothingToDo)) => self.replica().group(),
             outcome => outcome.map_err(unchanged)?.group,
         };
         Ok(MemberUpdateResponse { header: self.header(None), members: listed(group) })
@@ -210,20 +210,36 @@ fn check_urls(urls: &[String]) -> Result<(), ChangeError> {
 
 /// The status for a change that failed, in etcd's words where etcd has some, since its clients match on them.
 fn unchanged(error: ChangeError) -> Status {
-    let (code, whose) = match &error {
-        ChangeError::Request(error) => return failure(error.clone()),
-        ChangeError::NotAMember => (Code::NotFound, "etcdserver"),
-        ChangeError::NotALearner
-        | ChangeError::AddressTaken
-        | ChangeError::LastVoter
-        | ChangeError::TooManyLearners => (Code::FailedPrecondition, "etcdserver"),
-        ChangeError::Unacceptable(why) if why == BAD_URLS => (Code::InvalidArgument, "etcdserver"),
-        ChangeError::Unacceptable(_) => (Code::InvalidArgument, "synod"),
-        ChangeError::Stale { .. } => (Code::Aborted, "synod"),
-        ChangeError::Full | ChangeError::NothingToDo => (Code::FailedPrecondition, "synod"),
-        ChangeError::Unsettled => (Code::Unavailable, "synod"),
+    let refusal = match error {
+        ChangeError::Refused(refusal) => refusal,
+        ChangeError::Request(error) => return failure(error),
+        ChangeError::TooManyLearners => return Status::failed_precondition(format!("etcdserver: {error}")),
+        ChangeError::Unacceptable(why) if why == BAD_URLS => {
+            return Status::invalid_argument(format!("etcdserver: {why}"));
+        }
+        ChangeError::Unacceptable(why) => return Status::invalid_argument(format!("synod: {why}")),
     };
-    Status::new(code, format!("{whose}: {error}"))
+    let (code, text) = match refusal {
+        Refusal::NotAMember(_) => (Code::NotFound, "etcdserver: member not found"),
+        Refusal::NotALearner(_) => {
+            (Code::FailedPrecondition, "etcdserver: can only promote a learner member")
+        }
+        Refusal::AddressTaken(..) => (Code::FailedPrecondition, "etcdserver: Peer URLs already exists"),
+        Refusal::LastVoter(_) => {
+            let text = "etcdserver: re-configuration failed due to not enough started members";
+            (Code::FailedPrecondition, text)
+        }
+        Refusal::Full => (Code::FailedPrecondition, "synod: the group has as many members as it can have"),
+        Refusal::Stale { expected, current } => {
+            return Status::aborted(format!(
+                "synod: the change was made for version {expected} of the group, and it is at version {current}: look at it again"
+            ));
+        }
+        Refusal::NothingToDo => return Status::failed_precondition(format!("synod: {refusal}")),
+        Refusal::Unsettled => return Status::unavailable(format!("synod: {refusal}")),
+        other => return Status::invalid_argument(format!("synod: {other}")),
+    };
+    Status::new(code, text)
 }
 
 fn listed(group: Group) -> Vec<etcdserverpb::Member> {
@@ -267,10 +283,14 @@ mod tests {
             (status.code(), status.message().to_owned())
         };
         let cases = [
-            (ChangeError::NotAMember, Code::NotFound, "etcdserver: member not found"),
-            (ChangeError::AddressTaken, Code::FailedPrecondition, "etcdserver: Peer URLs already exists"),
+            (Refusal::NotAMember(ReplicaId(4)).into(), Code::NotFound, "etcdserver: member not found"),
             (
-                ChangeError::NotALearner,
+                Refusal::AddressTaken(ReplicaId(4), String::new()).into(),
+                Code::FailedPrecondition,
+                "etcdserver: Peer URLs already exists",
+            ),
+            (
+                Refusal::NotALearner(ReplicaId(4)).into(),
                 Code::FailedPrecondition,
                 "etcdserver: can only promote a learner member",
             ),
@@ -285,7 +305,7 @@ mod tests {
                 "etcdserver: unhealthy cluster",
             ),
             (
-                ChangeError::LastVoter,
+                Refusal::LastVoter(ReplicaId(4)).into(),
                 Code::FailedPrecondition,
                 "etcdserver: re-configuration failed due to not enough started members",
             ),
@@ -300,7 +320,7 @@ mod tests {
                 "etcdserver: given member URLs are invalid",
             ),
             (
-                ChangeError::Stale { expected: 3, current: 4 },
+                Refusal::Stale { expected: 3, current: 4 }.into(),
                 Code::Aborted,
                 "synod: the change was made for version 3 of the group, and it is at version 4: look at it again",
             ),

@@ -21,6 +21,7 @@ use synod_api::{
         KvCommand, kv_answer::Answer as Found, kv_command::Command, kv_query::Query, kv_reply::Reply,
     },
 };
+use synod_grpc::Charge;
 use synod_kv::validate;
 use tokio::{runtime::Handle, sync::OwnedSemaphorePermit};
 use tonic::Status;
@@ -28,10 +29,8 @@ use tonic::Status;
 use super::envelope::{Store, unexpected};
 use crate::{
     Consistency, Replica,
-    admission::Charge,
     auth::{Caller, Who},
     call,
-    message::too_many,
     readers::{Lane, Place},
     watch::{Followed, Follower},
 };
@@ -269,8 +268,8 @@ impl<R: Replica> Store<R> {
             let mut found =
                 self.found_as(who, queue.before(created), Consistency::Serializable, lane).await?.0;
             let Some(KeyValue { key, .. }) = found.kvs.pop() else { return Ok(waited) };
-            if !waited && !charge.grow(WAITING_BYTES) {
-                return Err(too_many());
+            if !waited {
+                charge.afford(WAITING_BYTES)?;
             }
             waited = true;
             let start_revision = found.header.unwrap_or_default().revision;

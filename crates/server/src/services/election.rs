@@ -11,6 +11,7 @@ use synod_api::{
         ProclaimResponse, ResignRequest, ResignResponse,
     },
 };
+use synod_grpc::{Charge, Sender, framed};
 use tonic::Status;
 
 use super::{
@@ -19,11 +20,9 @@ use super::{
 };
 use crate::{
     Replica,
-    admission::Charge,
     auth::{Caller, Judgement, Who, until_marked},
-    message::{RequestBody, framed},
+    fields::RequestBody,
     readers::{Lane, Place},
-    sending::Sender,
     watch::{Followed, until_slow},
 };
 

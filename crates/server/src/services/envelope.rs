@@ -16,6 +16,7 @@ use synod_api::{
         kv_command::Command, kv_query::Query, kv_reply::Reply,
     },
 };
+use synod_grpc::{Admission, GATHERED_BYTES, Remote, Share};
 use synod_kv::{
     KvError,
     validate::{self, Limits},
@@ -26,13 +27,12 @@ use tonic::{Code, Status};
 
 use crate::{
     Auth, Config, Consistency, Replica, RequestError, RequestMetrics, Watches,
-    admission::{Admission, Share},
     auth::{Identity, Who},
+    call::TOO_MANY,
     feeds::Feeds,
     fields::Bounds,
-    listen::Remote,
     openings::Openings,
-    readers::{GATHERED_BYTES, Lane, Place, Readers},
+    readers::{Lane, Place, Readers},
     replica,
     services::{concurrency::RELEASES_MAX, lease::Renewals, no_single_revision},
     slow::{self, Slow},
@@ -495,32 +495,35 @@ pub(super) fn failed(error: KvFailure) -> Status {
     Status::new(Code::from_i32(error.code), error.message)
 }
 
-/// The status for a request that the replica did not answer, in etcd's words, since its clients match on them.
+/// The status for a request that the replica did not answer, in etcd's words where etcd has some, since its clients
+/// match on them.
 pub(crate) fn failure(error: RequestError) -> Status {
-    let code = match error {
-        RequestError::NoLeader
-        | RequestError::Timeout
-        | RequestError::Stopping
-        | RequestError::Unhealthy
-        | RequestError::TakesNoPart
-        | RequestError::Damaged(_) => Code::Unavailable,
-        RequestError::Overloaded => Code::ResourceExhausted,
-        RequestError::TooLarge => Code::InvalidArgument,
-        RequestError::NotCaughtUp => Code::FailedPrecondition,
+    let (code, text) = match error {
+        RequestError::NoLeader => (Code::Unavailable, "etcdserver: no leader"),
+        RequestError::TakesNoPart => (Code::Unavailable, "synod: this replica takes no part in the group"),
+        // In all three cases the command may have been executed, and this client gets no reply to it.
+        RequestError::Timeout | RequestError::OutcomeUnknown | RequestError::Superseded => {
+            (Code::Unavailable, "etcdserver: request timed out")
+        }
+        RequestError::Overloaded | RequestError::TooFarAhead => (Code::ResourceExhausted, TOO_MANY),
+        RequestError::NotCaughtUp => {
+            let text = "etcdserver: can only promote a learner member which is in sync with leader";
+            (Code::FailedPrecondition, text)
+        }
+        RequestError::Unhealthy => (Code::Unavailable, "etcdserver: unhealthy cluster"),
+        RequestError::TooLarge => (Code::InvalidArgument, "etcdserver: request is too large"),
         // Synod's client recognizes these three by their codes, which no other answer to a native request has.
-        RequestError::ReplyGone => Code::AlreadyExists,
-        RequestError::SessionExpired => Code::NotFound,
-        RequestError::StaleSequence => Code::OutOfRange,
+        RequestError::ReplyGone => {
+            let text = "synod: the command was executed before, and its reply is not kept any more";
+            (Code::AlreadyExists, text)
+        }
+        RequestError::SessionExpired => (Code::NotFound, "synod: the session has expired"),
+        RequestError::Stale => (Code::OutOfRange, "synod: the session has given up this sequence number"),
+        RequestError::Stopping => (Code::Unavailable, "etcdserver: server stopped"),
+        // A client cannot tell from the code whether the command was executed, and takes care.
+        other => return Status::unavailable(format!("synod: {other}")),
     };
-    let whose = match error {
-        RequestError::ReplyGone
-        | RequestError::TakesNoPart
-        | RequestError::SessionExpired
-        | RequestError::StaleSequence
-        | RequestError::Damaged(_) => "synod",
-        _ => "etcdserver",
-    };
-    Status::new(code, format!("{whose}: {error}"))
+    Status::new(code, text)
 }
 
 pub(super) fn garbled(error: prost::DecodeError) -> Status {
@@ -554,5 +557,9 @@ mod tests {
             (Code::InvalidArgument, "etcdserver: request is too large".into())
         );
         assert_eq!(told(RequestError::ReplyGone).0, Code::AlreadyExists);
+        assert_eq!(told(RequestError::Superseded), told(RequestError::Timeout));
+        // No error becomes another one for lack of words.
+        let text = "synod: this is not a change of the group";
+        assert_eq!(told(RequestError::NotAChange), (Code::Unavailable, text.into()));
     }
 }

@@ -14,6 +14,7 @@ use synod_api::{
         KvAnswer, KvStatus, kv_answer::Answer as Found, kv_command::Command, kv_query::Query, kv_reply::Reply,
     },
 };
+use synod_grpc::{begun, framed};
 use synod_kv::{KvError, validate};
 use tonic::Status;
 
@@ -24,7 +25,6 @@ use super::{
 use crate::{
     Consistency, Replica,
     auth::Who,
-    message::{self, framed},
     readers::{Lane, Place, Source},
     replica,
 };
@@ -298,7 +298,7 @@ fn begin_message(head: &RangeResponse, rest_bytes: u64) -> Result<Bytes, Status>
         let text = format!("trying to send message larger than max ({len} vs. {MESSAGE_BYTES_MAX})");
         return Err(Status::resource_exhausted(text));
     }
-    Ok(message::begun(head, len))
+    Ok(begun(head, len))
 }
 
 /// The fields of the response in a piece, which must hold nothing else.

@@ -26,6 +26,7 @@ use synod_api::{
         kv_reply::Reply,
     },
 };
+use synod_grpc::{Charge, Incoming, Sender, framed};
 use synod_kv::KvError;
 use tokio::{sync::oneshot, time::sleep};
 use tonic::Status;
@@ -33,13 +34,11 @@ use tonic::Status;
 use super::envelope::{Store, by, refusal, replied, unexpected};
 use crate::{
     Consistency, Replica,
-    admission::Charge,
     auth::{Caller, Who},
-    call,
-    message::{ClientMessages, Incoming, framed, too_many},
+    call::{self, too_many},
+    fields::ClientMessages,
     methods::Handler,
     readers::{Lane, Place},
-    sending::Sender,
 };
 
 /// How long a renewal may wait for others.
@@ -162,7 +161,7 @@ impl<R: Replica> Store<R> {
     ) -> Result<(), Status> {
         self.check_single()?;
         let mut messages =
-            ClientMessages::new(body, Handler::LeaseKeepAlive.method().path, self.bounds(), charge);
+            ClientMessages::new(body, self.bounds().of(Handler::LeaseKeepAlive.method()), charge);
         let mut renewals = FuturesUnordered::new();
         let mut open = true;
         while open || !renewals.is_empty() {
@@ -173,9 +172,7 @@ impl<R: Replica> Store<R> {
             tokio::select! {
                 request = next, if open => match request? {
                     Some(LeaseKeepAliveRequest { id }) => {
-                        if !charge.grow(RENEWAL_BYTES) {
-                            return Err(too_many());
-                        }
+                        charge.afford(RENEWAL_BYTES)?;
                         // The token must be valid with each renewal, as with etcd.
                         let who = messages.meanwhile(self.user_now(caller)).await??;
                         let renewed = self.renew(id, who)?;

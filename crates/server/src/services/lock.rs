@@ -6,6 +6,7 @@ use synod_api::{
     synod::v1::{kv_command::Command, kv_reply::Reply},
     v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse},
 };
+use synod_grpc::Charge;
 use tonic::Status;
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
 };
 use crate::{
     Replica,
-    admission::Charge,
     auth::{Caller, Who},
     readers::Lane,
 };

@@ -16,6 +16,7 @@ mod standard;
 use bytes::Bytes;
 use prost::Message;
 use synod_api::{etcdserverpb::PutRequest, shards::NO_SINGLE_REVISION, synod::v1::ExecuteRequest};
+use synod_grpc::{Charge, REQUEST_BYTES, framed};
 use synod_kv::{PAGE_BYTES, validate};
 use tonic::Status;
 
@@ -26,10 +27,9 @@ pub(crate) use self::{
 };
 use crate::{
     Replica,
-    admission::{Charge, REQUEST_BYTES},
     auth::{Caller, Who},
     feeds::Feed,
-    message::{RequestBody, framed, too_many},
+    fields::RequestBody,
     methods::{Groups, Handler, Method, POOL},
     readers::{Lane, Place},
 };
@@ -74,7 +74,7 @@ impl<R: Replica> Store<R> {
             Handler::Put => {
                 let request: PutRequest = body.message().await?;
                 if request.prev_kv {
-                    afford(charge, SMALL_ANSWER_BYTES_MAX)?;
+                    charge.afford(SMALL_ANSWER_BYTES_MAX)?;
                     let (response, place) = Box::pin(self.replace(who, request, lane)).await?;
                     return in_place(response, lane, place).await;
                 }
@@ -82,25 +82,25 @@ impl<R: Replica> Store<R> {
             }
             Handler::Range => {
                 let request = body.message().await?;
-                afford(charge, PAGE_BYTES)?;
+                charge.afford(PAGE_BYTES)?;
                 self.range(who, request).await
             }
             Handler::Execute => {
                 let request: ExecuteRequest = body.message().await?;
                 let in_session = request.session != 0;
                 if !in_session {
-                    afford(charge, SMALL_ANSWER_BYTES_MAX)?;
+                    charge.afford(SMALL_ANSWER_BYTES_MAX)?;
                 }
                 let response = self.execute_natively(who, request, charge).await?;
                 if in_session {
                     // A client that is refused here can ask again for the reply, which its session keeps.
-                    afford(charge, response.reply.len() as u64)?;
+                    charge.afford(response.reply.len() as u64)?;
                 }
                 Ok(Answer::Message(framed(&response)))
             }
             Handler::Query => {
                 let request = body.message().await?;
-                afford(charge, PAGE_BYTES)?;
+                charge.afford(PAGE_BYTES)?;
                 let (response, place) = self.query_natively(who, request, lane, charge).await?;
                 match place {
                     None => Ok(Answer::Message(framed(&response))),
@@ -128,19 +128,19 @@ impl<R: Replica> Store<R> {
                 if validate::is_read_only(&request) {
                     return found(charge, lane, self.read_only_txn(who, request, lane).await?).await;
                 }
-                afford(charge, SMALL_ANSWER_BYTES_MAX)?;
+                charge.afford(SMALL_ANSWER_BYTES_MAX)?;
                 let (response, place) = self.txn(who, request, lane).await?;
                 in_place(response, lane, place).await
             }
             H::DeleteRange => {
                 let request = body.message().await?;
-                afford(charge, SMALL_ANSWER_BYTES_MAX)?;
+                charge.afford(SMALL_ANSWER_BYTES_MAX)?;
                 let (response, place) = self.delete_range(who, request, lane).await?;
                 in_place(response, lane, place).await
             }
             H::RangeStream => {
                 let request = body.message().await?;
-                afford(charge, PAGE_BYTES)?;
+                charge.afford(PAGE_BYTES)?;
                 self.range_stream(who, request).await
             }
             H::Compact => unary(body, |request| self.compact(who, request)).await,
@@ -236,11 +236,6 @@ fn unknown(path: &str) -> Status {
     })
 }
 
-/// Charges a request for an answer that holds no place.
-fn afford(charge: &Charge, bytes: u64) -> Result<(), Status> {
-    if charge.grow(bytes) { Ok(()) } else { Err(too_many()) }
-}
-
 /// Answers with a message, which is large if it has a place.
 async fn in_place<'a, R: 'a>(
     response: impl Message + 'static,
@@ -258,7 +253,7 @@ async fn in_place<'a, R: 'a>(
 /// afterwards.)
 fn owe(charge: &Charge, bytes: usize) -> Result<(), Status> {
     let bytes = bytes as u64;
-    if bytes <= REQUEST_BYTES || charge.grow_to(REQUEST_BYTES + bytes) { Ok(()) } else { Err(too_many()) }
+    if bytes <= REQUEST_BYTES { Ok(()) } else { charge.afford_to(REQUEST_BYTES + bytes) }
 }
 
 /// Answers a question with a message, which is large if it has a place.

@@ -18,6 +18,7 @@ use synod_api::{
         change_request::Change as Asked, kv_command::Command,
     },
 };
+use synod_grpc::Charge;
 use synod_kv::validate;
 use synod_replica::Limits;
 use synod_wire::{GroupId, ReplicaId, SessionId, Slot};
@@ -25,13 +26,11 @@ use tonic::Status;
 use tracing::debug;
 
 use super::{
-    afford,
     envelope::{SMALL_ANSWER_BYTES_MAX, Store, asked_by, by, failure, gathered, refusal, summed},
     maintenance::unmoved,
 };
 use crate::{
     Change, Changed, Consistency, Elsewhere, Goal, Group, Point, Replica, RequestError, Standing, Start,
-    admission::Charge,
     auth::{Judgement, Who},
     feeds::{Feed, broken_off},
     fields::Shape,
@@ -64,7 +63,7 @@ impl<R: Replica> Store<R> {
                 Ok(OpenSessionResponse { session: session.0, groups: self.count().into() })
             }
             Err(error) => {
-                if !matches!(error, RequestError::Timeout | RequestError::Stopping) {
+                if !error.may_have_executed() {
                     opening.failed();
                 }
                 Err(failure(error))
@@ -188,7 +187,7 @@ impl<R: Replica> Store<R> {
         }
         check_unclaimed("command", &payload, &FOR_MEMBERS_OF_COMMAND)?;
         validate::encoded_command(&payload, &self.limits()).map_err(|error| refusal(&error))?;
-        afford(charge, self.bounds().cost(&payload, Shape::named("synod.v1.KvCommand"))?)?;
+        charge.afford(self.bounds().cost(&payload, Shape::named("synod.v1.KvCommand"))?)?;
         let command: KvCommand = decoded("KvCommand", payload)?;
         let replica = match self.count() {
             1 => self.group(group.unwrap_or(0))?,
@@ -222,7 +221,7 @@ impl<R: Replica> Store<R> {
         }
         check_unclaimed("query", &payload, &FOR_MEMBERS_OF_QUERY)?;
         validate::encoded_query(&payload, &self.limits()).map_err(|error| refusal(&error))?;
-        afford(charge, self.bounds().cost(&payload, Shape::named("synod.v1.KvQuery"))?)?;
+        charge.afford(self.bounds().cost(&payload, Shape::named("synod.v1.KvQuery"))?)?;
         let query: KvQuery = decoded("KvQuery", payload)?;
         let replica = match self.count() {
             1 => self.group(group.unwrap_or(0))?,
@@ -496,8 +495,9 @@ impl From<Group> for pb::Group {
             let (votes, goal, replaces) = match member.standing {
                 Standing::Voter => (true, pb::Goal::Vote, 0),
                 Standing::Learner(Goal::Vote) => (false, pb::Goal::Vote, 0),
-                Standing::Learner(Goal::Learn) => (false, pb::Goal::Learn, 0),
                 Standing::Learner(Goal::Replace(id)) => (false, pb::Goal::Replace, id.0),
+                // A member without a vote that a later version may know is none that becomes a voter by itself.
+                _ => (false, pb::Goal::Learn, 0),
             };
             pb::GroupMember {
                 id: member.id.0,

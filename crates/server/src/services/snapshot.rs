@@ -9,13 +9,14 @@ use synod_api::{
     etcdserverpb::{SnapshotRequest, SnapshotResponse},
     synod::v1::{KvAnswer, KvBucketEntry, KvEtcdSnapshot, kv_answer::Answer as Found, kv_query::Query},
 };
+use synod_grpc::framed;
 use tonic::Status;
 
 use super::{
     Answer, Pieces, STORAGE_VERSION,
     envelope::{Store, unexpected},
 };
-use crate::{Consistency, Replica, Standing, auth::Who, message::framed, readers::Source, replica};
+use crate::{Consistency, Replica, Standing, auth::Who, readers::Source, replica};
 
 /// Bytes of the file in one message, as with etcd.
 const BLOB_BYTES: usize = 32 << 10;

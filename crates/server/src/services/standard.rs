@@ -15,15 +15,14 @@ use synod_api::grpc::{
         server_reflection_response::MessageResponse as Told,
     },
 };
+use synod_grpc::{Charge, Incoming, Sender, framed};
 use tonic::{Code, Status};
 
 use super::envelope::Store;
 use crate::{
     Replica,
-    admission::Charge,
-    message::{ClientMessages, Incoming, RequestBody, framed},
-    methods::POOL,
-    sending::Sender,
+    fields::{ClientMessages, RequestBody},
+    methods::{Method, POOL},
 };
 
 impl<R: Replica> Store<R> {
@@ -58,12 +57,12 @@ impl<R: Replica> Store<R> {
     /// Tells what services and messages there are.
     pub(crate) async fn reflect(
         &self,
-        path: &str,
+        method: &Method,
         body: &mut Incoming,
         sender: &mut Sender,
         charge: &Charge,
     ) -> Result<(), Status> {
-        let mut messages = ClientMessages::new(body, path, self.bounds(), charge);
+        let mut messages = ClientMessages::new(body, self.bounds().of(method), charge);
         while let Some(request) = messages.next().await? {
             let taken = AtomicU64::new(0);
             let sent = sender.send_charged(framed(&reflected(request)), charge, &taken);

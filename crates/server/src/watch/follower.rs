@@ -3,6 +3,7 @@
 use std::{future::poll_fn, sync::Arc};
 
 use synod_api::etcdserverpb::WatchCreateRequest;
+use synod_grpc::Charge;
 use synod_kv::{
     Event,
     watch::{Create, Item, Outgoing, Request, STREAM_BYTES_MIN},
@@ -10,7 +11,7 @@ use synod_kv::{
 use tonic::Status;
 
 use super::{Opened, Watches};
-use crate::{admission::Charge, call, message::too_many};
+use crate::call;
 
 /// A watch on a stream of its own. Dropping it ends both.
 pub(crate) struct Follower<'a> {
@@ -39,9 +40,7 @@ impl Watches {
     ) -> Result<Follower<'a>, Status> {
         let create = Create::of(request);
         let cost = create.cost() + STREAM_BYTES_MIN as u64;
-        if !charge.grow(cost) {
-            return Err(too_many());
-        }
+        charge.afford(cost)?;
         let opened = self.open();
         opened.ask(Request::Create(Box::new(create)));
         Ok(Follower { opened, charge, cost })

@@ -15,6 +15,7 @@ use std::{
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::{Message as _, encoding::encode_varint};
 use synod_api::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse, watch_request::RequestUnion};
+use synod_grpc::{Charge, Incoming, NOT_TAKEN, Sender, TAKE_BYTES_MIN, TAKE_TIMEOUT, begun};
 use synod_kv::watch::{
     Create, Item, NO_WATCH, Outgoing, Request, STREAM_BYTES_MAX, STREAM_BYTES_MIN, Told, Wants,
 };
@@ -24,12 +25,10 @@ use tonic::Status;
 use super::{Opened, Watches};
 use crate::{
     Consistency, Replica,
-    admission::Charge,
     auth::{Caller, Judgement, judged_anew, until_marked},
-    call::{self, NOT_TAKEN, TAKE_BYTES_MIN, TAKE_TIMEOUT},
-    message::{ClientMessages, Incoming, begun, too_many},
+    call::{self, too_many},
+    fields::ClientMessages,
     methods::Handler,
-    sending::Sender,
     services::Store,
 };
 
@@ -49,9 +48,7 @@ pub(crate) async fn serve<R: Replica>(
     sender: &mut Sender,
     caller: &Caller,
 ) -> Result<(), Status> {
-    if !charge.grow(STREAM_BYTES_MIN as u64) {
-        return Err(too_many());
-    }
+    charge.afford(STREAM_BYTES_MIN as u64)?;
     let opened = watches.open();
     let judgement = store.judgement();
     let (progress, frames) = Default::default();
@@ -59,7 +56,7 @@ pub(crate) async fn serve<R: Replica>(
     let judgement = judgement.as_ref();
     let sending =
         Sending { store, charge, opened: &opened, sender, taken: &taken, judgement, progress, frames };
-    let messages = ClientMessages::new(body, Handler::Watch.method().path, store.bounds(), charge);
+    let messages = ClientMessages::new(body, store.bounds().of(Handler::Watch.method()), charge);
     tokio::select! {
         outcome = sending.run() => outcome,
         failed = read(messages, &opened, charge, store, (caller, judgement)) => Err(failed),

@@ -14,8 +14,8 @@ use synod_api::{
     synod::v1::{self as native, change_request::Change as Asked, native_client::NativeClient},
 };
 use synod_server::{
-    Change, ChangeError, Changed, Goal, Group, InMemory, Member, MoveError, PeerStatus, Replica, Standing,
-    Status,
+    Change, ChangeError, Changed, Goal, Group, InMemory, Member, MoveError, PeerStatus, Refusal, Replica,
+    Standing, Status,
 };
 use synod_wire::{ReplicaId, Slot};
 use tonic::Code;
@@ -195,7 +195,7 @@ async fn impossible_changes_are_refused_in_etcds_words() {
         assert_eq!((refused.code(), refused.message()), expected);
     }
     assert!(replica.asked.lock().unwrap().is_empty(), "what is wrong in itself is not ordered");
-    replica.refuse(ChangeError::NotAMember);
+    replica.refuse(Refusal::NotAMember(ReplicaId(MEMBER)).into());
     let refused = cluster.member_remove(MemberRemoveRequest { id: 99 }).await.unwrap_err();
     assert_eq!((refused.code(), refused.message()), (Code::NotFound, "etcdserver: member not found"));
     let nobody = MemberUpdateRequest { id: 99, peer_ur_ls: vec!["no address".to_owned()] };
@@ -204,7 +204,7 @@ async fn impossible_changes_are_refused_in_etcds_words() {
     let wrong = MemberUpdateRequest { id: MEMBER, peer_ur_ls: vec!["no address".to_owned()] };
     assert_eq!(cluster.member_update(wrong).await.unwrap_err().code(), Code::InvalidArgument);
     // Etcd accepts an update of a member that changes nothing.
-    replica.refuse(ChangeError::NothingToDo);
+    replica.refuse(Refusal::NothingToDo.into());
     let same = MemberUpdateRequest { id: MEMBER, peer_ur_ls: vec!["http://h:1".to_owned()] };
     assert_eq!(cluster.member_update(same).await.unwrap().into_inner().members.len(), 1);
 }
@@ -259,7 +259,7 @@ async fn the_native_call_says_more() {
     let order = Change::Order { protocol: Some("raft".into()), election: None, options: None };
     assert_eq!(replica.last_asked(), (None, order));
 
-    replica.refuse(ChangeError::Stale { expected: 1, current: 9 });
+    replica.refuse(Refusal::Stale { expected: 1, current: 9 }.into());
     let request = native::ChangeRequest { expected_version: 1, change: Some(Asked::Promote(8)), group: None };
     assert_eq!(client.change(request).await.unwrap_err().code(), Code::Aborted);
     let nothing = client.change(native::ChangeRequest::default()).await.unwrap_err();

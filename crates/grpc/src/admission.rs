@@ -12,22 +12,25 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use tonic::Status;
+
 /// Bytes that a request takes besides its body and its answer: the state of its stream and of the code that answers it.
-pub(crate) const REQUEST_BYTES: u64 = 4 << 10;
+pub const REQUEST_BYTES: u64 = 4 << 10;
 
 /// A connection may hold one part in this many of what is free.
 const SHARE: u64 = 4;
 
 /// The memory for the requests of all clients. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Admission {
+pub struct Admission {
     free: Arc<AtomicU64>,
     max: u64,
+    refusal: &'static str,
 }
 
 /// The part of that memory that a connection holds. Clones stand for the same connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Share(Arc<Held>);
+pub struct Share(Arc<Held>);
 
 #[derive(Debug)]
 struct Held {
@@ -42,41 +45,54 @@ struct Held {
     bytes: AtomicU64,
     /// The part of `bytes` that belongs to answered requests whose answers may not have left yet.
     answered: AtomicU64,
+    /// What a client is told for which there is no memory.
+    refusal: &'static str,
 }
 
 /// The memory that a request holds. Dropping it means that the answer has been handed to the connection.
 #[derive(Debug)]
-pub(crate) struct Charge {
+pub struct Charge {
     share: Share,
     bytes: AtomicU64,
 }
 
 impl Admission {
-    pub(crate) fn new(bytes_max: u64) -> Admission {
-        Admission { free: Arc::new(AtomicU64::new(bytes_max)), max: bytes_max }
+    /// So much memory. A client for which there is none is told `refusal`, and may ask again.
+    #[must_use]
+    pub fn new(bytes_max: u64, refusal: &'static str) -> Admission {
+        Admission { free: Arc::new(AtomicU64::new(bytes_max)), max: bytes_max, refusal }
     }
 
     /// Makes the share of a new connection.
-    pub(crate) fn share(&self) -> Share {
-        let (free, plenty) = (Arc::clone(&self.free), self.max / 2);
+    pub fn share(&self) -> Share {
+        let (free, plenty, refusal) = (Arc::clone(&self.free), self.max / 2, self.refusal);
         let none = || AtomicU64::new(0);
-        Share(Arc::new(Held { free, plenty, extra: none(), bytes: none(), answered: none() }))
+        Share(Arc::new(Held { free, plenty, extra: none(), bytes: none(), answered: none(), refusal }))
     }
 }
 
 impl Share {
-    /// Charges a new request for `bytes`, if the share has room for it.
-    pub(crate) fn charge(&self, bytes: u64) -> Option<Charge> {
-        self.take(bytes).then(|| Charge { share: self.clone(), bytes: AtomicU64::new(bytes) })
+    /// Charges a new request for `bytes`.
+    ///
+    /// # Errors
+    /// The share has no room for it.
+    pub fn charge(&self, bytes: u64) -> Result<Charge, Status> {
+        let charge = || Charge { share: self.clone(), bytes: AtomicU64::new(bytes) };
+        self.take(bytes).then(charge).ok_or_else(|| self.too_many())
+    }
+
+    /// The refusal for lack of memory.
+    fn too_many(&self) -> Status {
+        Status::resource_exhausted(self.0.refusal)
     }
 
     /// Bytes that answered requests held and that [`sent`](Share::sent) has not given back.
-    pub(crate) fn answered(&self) -> u64 {
+    pub fn answered(&self) -> u64 {
         self.0.answered.load(Relaxed)
     }
 
     /// Gives back `bytes` of the answered requests: their answers have left.
-    pub(crate) fn sent(&self, bytes: u64) {
+    pub fn sent(&self, bytes: u64) {
         self.0.answered.fetch_sub(bytes, Relaxed);
         self.give(bytes);
     }
@@ -100,7 +116,7 @@ impl Share {
 
     /// Takes `bytes` until the connection ends, if at least half of all memory is free and they are no more
     /// than half of what the share could be.
-    pub(crate) fn take_of_plenty(&self, bytes: u64) -> bool {
+    pub fn take_of_plenty(&self, bytes: u64) -> bool {
         let taken = self.0.free.fetch_update(Relaxed, Relaxed, |free| {
             (free >= self.0.plenty && 2 * bytes <= free / SHARE).then(|| free - bytes)
         });
@@ -124,7 +140,7 @@ impl Drop for Held {
 
 impl Charge {
     /// Charges the request for `bytes` more, if there is room for them.
-    pub(crate) fn grow(&self, bytes: u64) -> bool {
+    pub fn grow(&self, bytes: u64) -> bool {
         let taken = self.share.take(bytes);
         if taken {
             self.bytes.fetch_add(bytes, Relaxed);
@@ -132,19 +148,30 @@ impl Charge {
         taken
     }
 
-    /// Charges the request for what is missing to `bytes`, if there is room for that.
-    pub(crate) fn grow_to(&self, bytes: u64) -> bool {
-        self.grow(bytes.saturating_sub(self.bytes.load(Relaxed)))
+    /// [`Charge::grow`].
+    ///
+    /// # Errors
+    /// There is no room for them.
+    pub fn afford(&self, bytes: u64) -> Result<(), Status> {
+        if self.grow(bytes) { Ok(()) } else { Err(self.share.too_many()) }
+    }
+
+    /// Charges the request for what is missing to `bytes`.
+    ///
+    /// # Errors
+    /// There is no room for that.
+    pub fn afford_to(&self, bytes: u64) -> Result<(), Status> {
+        self.afford(bytes.saturating_sub(self.bytes.load(Relaxed)))
     }
 
     /// Gives back `bytes` of what the request holds.
-    pub(crate) fn give_back(&self, bytes: u64) {
+    pub fn give_back(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Relaxed);
         self.share.give(bytes);
     }
 
     /// Gives back what the request holds beyond `bytes`.
-    pub(crate) fn shrink_to(&self, bytes: u64) {
+    pub fn shrink_to(&self, bytes: u64) {
         let held = self.bytes.load(Relaxed);
         if held > bytes {
             self.bytes.store(bytes, Relaxed);
@@ -173,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_first_connection_gets_a_fifth_and_later_ones_get_something_too() {
-        let all = Admission::new(10_000);
+        let all = Admission::new(10_000, "full");
         let first = all.share();
         assert_eq!(fill(&first), 2_000);
         let others: Vec<_> = (0..16).map(|_| all.share()).collect();
@@ -188,7 +215,7 @@ mod tests {
 
     #[test]
     fn extra_memory_costs_no_connection_a_request() {
-        let all = Admission::new(10_000);
+        let all = Admission::new(10_000, "full");
         let old = all.share();
         assert!(old.take_of_plenty(1_000) && !old.take_of_plenty(1_200), "half a share");
         let others: Vec<_> = (0..10).map(|_| all.share()).collect();
@@ -205,10 +232,11 @@ mod tests {
 
     #[test]
     fn what_a_request_held_is_free_when_its_answer_has_left() {
-        let all = Admission::new(1_000);
+        let all = Admission::new(1_000, "full");
         let share = all.share();
         let charge = share.charge(100).unwrap();
-        assert!(charge.grow(20) && charge.grow_to(150) && !charge.grow(300) && !charge.grow_to(450));
+        assert!(charge.grow(20) && charge.afford_to(150).is_ok() && !charge.grow(300));
+        assert_eq!(charge.afford_to(450).unwrap_err().message(), "full");
         charge.shrink_to(120);
         drop(charge);
         assert_eq!((all.free.load(Relaxed), share.answered()), (880, 120));

@@ -9,13 +9,12 @@ use std::{
     future::poll_fn,
     mem,
     pin::{Pin, pin},
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
-use futures_util::{FutureExt as _, StreamExt as _, future::Either, stream::FuturesUnordered};
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use h2::{Ping, PingPong, RecvStream, server, server::SendResponse};
 use http::Request;
 use tokio::{
@@ -25,10 +24,7 @@ use tokio::{
     time::{Instant, Sleep, sleep, timeout},
 };
 
-use crate::{
-    Replica, call::Call, config, listen::Remote, outbox::gathering, pings::Pings, places::Presence,
-    readers::GATHERED_BYTES, services::Store, web::Web,
-};
+use crate::{admission::Share, outbox::gathering, pings::Pings, places::Presence, sending::GATHERED_BYTES};
 
 /// Bytes that a client may send on a stream, and on a connection, before the server has read them. A connection
 /// begins with HTTP/2's default, and gets this much with its first request if there is plenty of memory.
@@ -39,9 +35,7 @@ const REFUSED_MAX: u32 = 1024;
 /// Requests that a connection takes before others have their turn on its thread, which may be the protocol's.
 const TURN_REQUESTS_MAX: usize = 256;
 /// Bytes that a connection takes besides its requests: its first window, the outbox, the buffers of `h2`, its task.
-pub(crate) const CONNECTION_BYTES: u64 = 192 << 10;
-/// Bytes of a streamed answer that a stream holds for a client that does not read. Then the writer waits.
-const SEND_BUFFER_BYTES: usize = GATHERED_BYTES;
+pub const CONNECTION_BYTES: u64 = 192 << 10;
 /// What `h2` counts at most for a small frame of data that is not read yet.
 const SMALL_FRAME_BYTES: usize = 256;
 /// Longer than any connection lasts.
@@ -53,29 +47,60 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 /// What holds for every connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub struct Terms {
     /// Most requests at a time.
     pub streams_max: u32,
     /// How long a client may take to begin.
     pub head_timeout: Duration,
     /// How the server and the client find out that the other is gone.
-    pub keep_alive: config::KeepAlive,
+    pub keep_alive: KeepAlive,
 }
 
-/// Where a connection comes from, and the common name of the certificate that its client has shown.
-pub(crate) type Client = (Remote, Option<Arc<str>>);
+/// How the server and a client find out that the other is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// After this long without a request the client is asked whether it is still there; zero: never.
+    pub interval: Duration,
+    /// How long the client has to answer; zero: it is not asked.
+    pub timeout: Duration,
+    /// A client that asks the server more often than this is cut off, as grpc does it; zero: it may ask at any time.
+    pub min_time: Duration,
+}
 
-/// Serves a connection until the client ends it; without `web` only calls of gRPC. A certificate that the client has
-/// shown was verified. Once `stop` is ready, it takes no more requests and ends
-/// the connection after the last answer.
+impl Default for KeepAlive {
+    /// The server asks after 30 seconds, a client has 20 seconds to answer, and may ask every 5 seconds.
+    fn default() -> KeepAlive {
+        KeepAlive {
+            interval: Duration::from_secs(30),
+            timeout: Duration::from_secs(20),
+            min_time: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What answers the requests of a connection.
+pub trait Handler {
+    /// Begins to answer a request, whose memory is charged to the connection's `share`. The answer is made within the
+    /// connection's task, and is dropped with it; one that lasts ends once `ending` is true. `None`: there is no memory
+    /// for it, and the client was told so.
+    fn answer<'a>(
+        &'a self,
+        request: Request<RecvStream>,
+        reply: SendResponse<Bytes>,
+        share: &'a Share,
+        ending: &'a watch::Receiver<bool>,
+    ) -> Option<impl Future<Output = ()>>;
+}
+
+/// Serves a connection until the client ends it. Once `stop` is ready, it takes no more requests and ends the
+/// connection after the last answer.
 ///
 /// # Errors
 /// The client breaks HTTP/2's rules, does not begin in time, or does not answer a ping.
-pub(crate) async fn serve<R: Replica>(
+pub async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    (remote, common_name): Client,
-    store: &Store<R>,
-    web: Option<&Web<R>>,
+    handler: &impl Handler,
+    share: Share,
     terms: Terms,
     mut stop: Pin<&mut impl Future<Output = ()>>,
     place: Presence,
@@ -87,9 +112,7 @@ pub(crate) async fn serve<R: Replica>(
         begun = timeout(head_timeout, builder(streams_max).handshake(stream)) => begun??,
         () = occupancy.gives_way() => return Ok(()),
     };
-    let mut keep_alive =
-        KeepAlive::new(connection.ping_pong().expect("nobody else has taken it"), keep_alive);
-    let (lane, share) = (&store.lane(remote).of(occupancy.place.mark()), store.share());
+    let mut probe = Probe::new(connection.ping_pong().expect("nobody else has taken it"), keep_alive);
     // Refusals since the client last took all that was sent, and the size of the connection's window.
     let (mut refused, mut window) = (0, WINDOW_BYTES_MIN);
     // Streams that would not end by themselves end when it becomes true.
@@ -108,18 +131,15 @@ pub(crate) async fn serve<R: Replica>(
             let _ = (connection.poll_closed(cx), outbox.poll_send(cx));
             return Poll::Ready(Ok(()));
         }
-        if let Poll::Ready(broken) = keep_alive.poll(cx) {
+        if let Poll::Ready(broken) = probe.poll(cx) {
             return Poll::Ready(Err(broken));
         }
         // Answers come first, so that polling the connection sends all of them at once.
         go_on(&mut calls, cx);
         let answered = share.answered();
         let began = accept(&mut connection, &mut calls, streams_max, cx, |request, reply| {
-            if let Some(web) = web.filter(|web| web.takes(&request)) {
-                return Ok(Some(Either::Right(Box::pin(web.answer_http2(request, reply).map(drop)))));
-            }
-            match Call::new(request, reply, &share, common_name.as_ref()) {
-                Some(call) => Ok(Some(Either::Left(call.answer(store, lane, &ending)))),
+            match handler.answer(request, reply, &share, &ending) {
+                Some(answer) => Ok(Some(answer)),
                 None if refused == REFUSED_MAX => Err("the client asks on and takes no answer".into()),
                 None => {
                     refused += 1;
@@ -129,7 +149,7 @@ pub(crate) async fn serve<R: Replica>(
         })?;
         let Some(began) = began else { return Poll::Ready(Ok(())) };
         if began > 0 {
-            keep_alive.heard = true;
+            probe.heard = true;
             if window < WINDOW_BYTES && share.take_of_plenty(u64::from(WINDOW_BYTES - window)) {
                 window = WINDOW_BYTES;
                 connection.set_target_window_size(window);
@@ -165,7 +185,7 @@ fn builder(streams_max: u32) -> server::Builder {
         .initial_window_size(WINDOW_BYTES)
         .max_concurrent_streams(streams_max)
         .max_header_list_size(HEADER_LIST_BYTES)
-        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .max_send_buffer_size(GATHERED_BYTES)
         // Many clients send a small request in a frame that is not the stream's last. The default would cut off one
         // that begins with a hundred of them.
         .data_frame_budget(streams_max as usize * SMALL_FRAME_BYTES);
@@ -257,7 +277,7 @@ impl Occupancy {
 }
 
 /// Finds out whether the client is still there.
-struct KeepAlive {
+struct Probe {
     ping: PingPong,
     /// After how long to ask, and how long to wait for the answer.
     interval: Duration,
@@ -269,10 +289,10 @@ struct KeepAlive {
     heard: bool,
 }
 
-impl KeepAlive {
-    fn new(ping: PingPong, config::KeepAlive { interval, timeout, .. }: config::KeepAlive) -> KeepAlive {
+impl Probe {
+    fn new(ping: PingPong, KeepAlive { interval, timeout, .. }: KeepAlive) -> Probe {
         let interval = if interval.is_zero() || timeout.is_zero() { NEVER } else { interval };
-        KeepAlive { ping, interval, timeout, timer: Box::pin(sleep(interval)), asked: false, heard: false }
+        Probe { ping, interval, timeout, timer: Box::pin(sleep(interval)), asked: false, heard: false }
     }
 
     /// Becomes ready, with an error, when the client is gone.
@@ -308,17 +328,13 @@ impl KeepAlive {
 mod tests {
     use std::future::pending;
 
-    use synod_kv::KvStore;
-    use synod_wire::{ClusterId, ReplicaId};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
         task::JoinHandle,
     };
 
     use super::*;
-    use crate::{
-        Config, InMemory, Member, admission::Admission, feeds::Feeds, places::Places, readers::Readers,
-    };
+    use crate::{admission::Admission, echo::Echo, places::Places};
 
     const STREAMS_MAX: u32 = 4096;
     const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -327,44 +343,24 @@ mod tests {
 
     /// The client's end of a connection, and how it ended.
     fn connection(room: usize) -> (DuplexStream, JoinHandle<Result<(), String>>) {
-        connection_kept(room, config::KeepAlive::default())
+        connection_kept(room, KeepAlive::default())
     }
 
-    fn connection_kept(
-        room: usize,
-        keep_alive: config::KeepAlive,
-    ) -> (DuplexStream, JoinHandle<Result<(), String>>) {
+    fn connection_kept(room: usize, keep_alive: KeepAlive) -> (DuplexStream, JoinHandle<Result<(), String>>) {
         connection_until(room, keep_alive, pending())
     }
 
     fn connection_until(
         room: usize,
-        keep_alive: config::KeepAlive,
+        keep_alive: KeepAlive,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> (DuplexStream, JoinHandle<Result<(), String>>) {
-        let member = Member {
-            id: ReplicaId(1),
-            name: "only".into(),
-            peer_urls: Vec::new(),
-            client_urls: Vec::new(),
-            standing: crate::Standing::Voter,
-            decided: None,
-        };
-        let replica = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
-        let store = Store::new(
-            &Config::default(),
-            vec![replica],
-            Readers::new(),
-            Admission::new(4 << 20),
-            Feeds::default(),
-            Arc::default(),
-        );
         let (client, stream) = duplex(room);
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");
             let terms = Terms { streams_max: STREAMS_MAX, head_timeout: HEAD_TIMEOUT, keep_alive };
-            let served =
-                serve(stream, (Remote::default(), None), &store, None, terms, pin!(stop), place).await;
+            let share = Admission::new(4 << 20, "too many requests").share();
+            let served = serve(stream, &Echo, share, terms, pin!(stop), place).await;
             served.map_err(|error| error.to_string())
         });
         (client, served)
@@ -396,7 +392,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_is_not_asked_if_the_interval_is_zero() {
-        let never = config::KeepAlive { interval: Duration::ZERO, ..config::KeepAlive::default() };
+        let never = KeepAlive { interval: Duration::ZERO, ..KeepAlive::default() };
         let (mut client, served) = connection_kept(1 << 12, never);
         client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
         sleep(Duration::from_secs(24 * 3600)).await;
@@ -428,7 +424,7 @@ mod tests {
     async fn a_server_that_stops_says_what_it_takes_once_the_client_knows_that_it_stops() {
         let (stop, stopped) = oneshot::channel();
         let stopped = async { _ = stopped.await };
-        let (mut client, served) = connection_until(1 << 12, config::KeepAlive::default(), stopped);
+        let (mut client, served) = connection_until(1 << 12, KeepAlive::default(), stopped);
         client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
         stop.send(()).unwrap();
         let mut heard = Vec::new();
@@ -472,10 +468,10 @@ mod tests {
         let mut unread = Vec::new();
         for _ in 0..STREAMS_MAX {
             let mut send = send.clone().ready().await.unwrap();
-            let request = http::Request::post("http://x/etcdserverpb.KV/Range");
+            let request = http::Request::post("http://x/echo.Echo/Echo");
             let request = request.header("content-type", "application/grpc").body(()).unwrap();
             let (response, mut body) = send.send_request(request, false).unwrap();
-            // A range request for the key "k".
+            // The bytes "k".
             body.send_data((&b"\0\0\0\0\x03\x0a\x01k"[..]).into(), true).unwrap();
             unread.push((response, body));
         }
@@ -494,7 +490,7 @@ mod tests {
         let mut responses = Vec::new();
         for _ in 0..1000 {
             let mut send = send.clone().ready().await.unwrap();
-            let request = http::Request::post("http://x/etcdserverpb.KV/Range");
+            let request = http::Request::post("http://x/echo.Echo/Echo");
             let request = request.header("content-type", "application/grpc").body(()).unwrap();
             let (response, mut body) = send.send_request(request, false).unwrap();
             body.send_data((&b"\0\0\0\0\x03\x0a\x01k"[..]).into(), false).unwrap();

@@ -1,7 +1,6 @@
 //! Messages of gRPC: five bytes that tell whether the message is compressed and how long it is, then protobuf.
 //!
-//! Messages of clients may be compressed with gzip, the only encoding that etcd's server takes, if the headers say so.
-//! Answers never are.
+//! Messages of clients may be compressed with gzip, if the headers say so. Answers never are.
 
 use std::{
     future::poll_fn,
@@ -16,21 +15,16 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::bufread::GzDecoder;
 use futures_util::FutureExt;
 use h2::RecvStream;
-use prost::Message;
-use synod_kv::KvError;
-use tokio::{
-    task::yield_now,
-    time::{Instant, timeout, timeout_at},
-};
+use http::request::Parts;
+use prost::{DecodeError, Message};
+use tokio::{task::yield_now, time::timeout};
 use tonic::Status;
 
 use crate::{
     admission::Charge,
-    call::{TAKE_BYTES_MIN, TAKE_TIMEOUT},
-    fields::{Bounds, Shape},
+    head::{GRPC_ENCODING, GZIP},
+    pace::ComePace,
     places::Mark,
-    services::refusal,
-    slow,
 };
 
 /// Bytes before each message: a flag for compression, and the length.
@@ -39,62 +33,21 @@ const PREFIX_BYTES: usize = 5;
 /// The flag of a message that is compressed.
 const PACKED: u8 = 1;
 
-/// How long a request's body may make no progress. The bytes that have arrived are kept in memory until then.
-pub(crate) const COME_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// How long a client may take to stop sending a request that was answered before its end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// After that, how long the server waits for what has come already. A thread that could not run for as long learns at
-/// once that the time is over and that there is something to read, and the time comes first.
-const COME_LATE: Duration = Duration::from_millis(100);
-
-/// The pace at which a request's body comes: something in ten seconds, and in each minute as much as a client must take
-/// of an answer. A body that comes a byte at a time would keep a place and memory for days.
-#[derive(Debug, Default)]
-pub(crate) struct ComePace {
-    /// When [`TAKE_BYTES_MIN`] bytes must have come, and how many of them have; it begins with the first wait.
-    until: Option<Instant>,
-    bytes: usize,
-}
-
-impl ComePace {
-    /// Waits for the next piece.
-    ///
-    /// # Errors
-    /// The body comes too slowly.
-    pub(crate) async fn kept<T>(&mut self, piece: impl Future<Output = T>) -> Result<T, Status> {
-        let now = Instant::now();
-        let until = *self.until.get_or_insert(now + TAKE_TIMEOUT);
-        let mut piece = pin!(piece);
-        if let Ok(piece) = timeout_at(until.min(now + COME_TIMEOUT), &mut piece).await {
-            return Ok(piece);
-        }
-        timeout(COME_LATE, piece).await.map_err(|_| {
-            Status::cancelled(if until < now + COME_TIMEOUT {
-                "synod: the request is broken off, since next to nothing of it came for a minute"
-            } else {
-                "synod: the request is broken off, since nothing of it came for ten seconds"
-            })
-        })
-    }
-
-    /// So many bytes have come.
-    pub(crate) fn came(&mut self, bytes: usize) {
-        self.bytes += bytes;
-        if self.bytes >= TAKE_BYTES_MIN {
-            *self = ComePace::default();
-        }
-    }
-}
-
 /// A message with its prefix, ready to be sent.
-pub(crate) fn framed(message: &impl Message) -> Bytes {
+#[must_use]
+pub fn framed(message: &impl Message) -> Bytes {
     begun(message, message.encoded_len() as u64)
 }
 
 /// The beginning of a message of `len` bytes: its prefix and its first fields.
-pub(crate) fn begun(head: &impl Message, len: u64) -> Bytes {
+///
+/// # Panics
+/// It has 4 GiB.
+#[must_use]
+pub fn begun(head: &impl Message, len: u64) -> Bytes {
     let mut frame = Vec::with_capacity(PREFIX_BYTES + head.encoded_len());
     frame.put_u8(0);
     frame.put_u32(u32::try_from(len).expect("answers are bounded far below 4 GiB"));
@@ -102,53 +55,84 @@ pub(crate) fn begun(head: &impl Message, len: u64) -> Bytes {
     frame.into()
 }
 
+/// What is asked of the messages of a call before each is decoded.
+pub trait Checks {
+    /// Most bytes of a message.
+    fn bytes_max(&self) -> usize;
+
+    /// The only message of a call has come, with so many bytes and its prefix.
+    fn came(&self, _bytes: usize) {}
+
+    /// How many bytes a message takes once it is decoded, beyond those that every request is charged.
+    ///
+    /// # Errors
+    /// The message contains too much.
+    fn cost(&self, message: &[u8]) -> Result<u64, Status>;
+
+    /// The refusal of the only message of a call that is not decoded, unless the usual one tells enough.
+    fn undecoded(&self, _error: &DecodeError) -> Option<Status> {
+        None
+    }
+}
+
 /// What a client sends after the headers of its call.
 #[derive(Debug)]
-pub(crate) struct Incoming {
-    pub(crate) stream: RecvStream,
+pub struct Incoming {
+    stream: RecvStream,
     /// Whether messages may be compressed: the headers say that they are with gzip.
-    pub(crate) may_be_packed: bool,
+    may_be_packed: bool,
+}
+
+impl Incoming {
+    /// What follows these headers.
+    #[must_use]
+    pub fn new(head: &Parts, stream: RecvStream) -> Incoming {
+        let may_be_packed = head.headers.get(GRPC_ENCODING).is_some_and(|encoding| *encoding == GZIP);
+        Incoming { stream, may_be_packed }
+    }
+
+    /// The rest of it, of which nobody is interested in messages.
+    #[must_use]
+    pub fn into_rest(self) -> RecvStream {
+        self.stream
+    }
 }
 
 /// The body of a unary request: one message, which may not have arrived completely.
 #[derive(Debug)]
-pub(crate) struct RequestBody<'a> {
+pub struct RequestBody<'a, C> {
     stream: &'a mut RecvStream,
     may_be_packed: bool,
-    bounds: Bounds,
-    shape: &'static Shape,
+    checks: C,
     charge: &'a Charge,
     /// That of the connection, if it works as soon as the message is whole.
     mark: Option<&'a Mark>,
     pace: ComePace,
 }
 
-impl<'a> RequestBody<'a> {
+impl<'a, C: Checks> RequestBody<'a, C> {
     /// The bytes of the body are added to the charge as they arrive, and what is made of them before it is.
-    pub(crate) fn new(
-        incoming: &'a mut Incoming,
-        path: &str,
-        bounds: Bounds,
-        charge: &'a Charge,
-    ) -> RequestBody<'a> {
+    #[must_use]
+    pub fn new(incoming: &'a mut Incoming, checks: C, charge: &'a Charge) -> RequestBody<'a, C> {
         let &mut Incoming { ref mut stream, may_be_packed } = incoming;
-        let (shape, pace) = (Shape::asked_at(path), ComePace::default());
-        RequestBody { stream, may_be_packed, bounds, shape, charge, mark: None, pace }
+        RequestBody { stream, may_be_packed, checks, charge, mark: None, pace: ComePace::default() }
     }
 
     /// The same body, whose connection works once the message is whole.
-    pub(crate) fn marking(self, mark: Option<&'a Mark>) -> RequestBody<'a> {
+    #[must_use]
+    pub fn marking(self, mark: Option<&'a Mark>) -> RequestBody<'a, C> {
         RequestBody { mark, ..self }
     }
 
     /// Waits for the whole message. Until it is decoded it takes no more memory than it has bytes.
-    pub(crate) async fn message<M: Message + Default>(mut self) -> Result<M, Status> {
+    ///
+    /// # Errors
+    /// It does not come as a whole, is no such message, or there is no memory for it.
+    pub async fn message<M: Message + Default>(mut self) -> Result<M, Status> {
         // Most messages arrive in one piece, which is used as it is; others are put together from pieces.
         let (mut body, mut pieces) = (Bytes::new(), Pieces::default());
         while let Some(piece) = self.piece().await? {
-            if !self.charge.grow(piece.len() as u64) {
-                return Err(too_many());
-            }
+            self.charge.afford(piece.len() as u64)?;
             // This fails only if more is released than was received.
             let _ = self.stream.flow_control().release_capacity(piece.len());
             if body.is_empty() && pieces.len() == 0 {
@@ -165,7 +149,7 @@ impl<'a> RequestBody<'a> {
         if body.is_empty() {
             body = pieces.join();
         }
-        slow::note(|account| account.came(body.len()));
+        self.checks.came(body.len());
         let Some(&[flag, a, b, c, d]) = body.first_chunk() else {
             return Err(malformed("it is shorter than a message's prefix"));
         };
@@ -174,17 +158,12 @@ impl<'a> RequestBody<'a> {
         }
         body.advance(PREFIX_BYTES);
         if flag == PACKED {
-            body = unpacked(&body, self.bounds.message_bytes_max, self.charge)?;
+            body = unpacked(&body, self.checks.bytes_max(), self.charge)?;
         }
         self.mark.into_iter().for_each(Mark::works);
-        if !self.charge.grow(self.bounds.cost(&body, self.shape)?) {
-            return Err(too_many());
-        }
-        M::decode(body).map_err(|error| match error.to_string() {
-            // In a request only transactions are nested.
-            text if text.contains("recursion limit") => refusal(&KvError::NestedTooDeeply),
-            text => malformed(&text),
-        })
+        self.charge.afford(self.checks.cost(&body)?)?;
+        M::decode(body)
+            .map_err(|error| self.checks.undecoded(&error).unwrap_or_else(|| malformed(&error.to_string())))
     }
 
     async fn piece(&mut self) -> Result<Option<Bytes>, Status> {
@@ -202,7 +181,7 @@ impl<'a> RequestBody<'a> {
     /// Refuses as early as it can a body that will not become one message, or one that is too large. `head`
     /// is the beginning of the `len` bytes that have arrived.
     fn check(&self, head: &[u8], len: usize) -> Result<(), Status> {
-        match announced(head, self.bounds.message_bytes_max, self.may_be_packed)? {
+        match announced(head, self.checks.bytes_max(), self.may_be_packed)? {
             Some(message) if len - PREFIX_BYTES > message => Err(malformed("something follows its message")),
             _ => Ok(()),
         }
@@ -211,13 +190,12 @@ impl<'a> RequestBody<'a> {
 
 /// The messages of a client that sends them one after another.
 #[derive(Debug)]
-pub(crate) struct ClientMessages<'a> {
+pub struct ClientMessages<'a, C> {
     stream: &'a mut RecvStream,
     may_be_packed: bool,
     /// What has arrived of the next message, and what follows it.
     buffer: BytesMut,
-    bounds: Bounds,
-    shape: &'static Shape,
+    checks: C,
     /// Bytes for which the client has no window again.
     unreleased: usize,
     /// The client sends no more.
@@ -225,24 +203,22 @@ pub(crate) struct ClientMessages<'a> {
     charge: &'a Charge,
 }
 
-impl<'a> ClientMessages<'a> {
+impl<'a, C: Checks> ClientMessages<'a, C> {
     /// What has arrived and is not taken is added to the charge.
-    pub(crate) fn new(
-        incoming: &'a mut Incoming,
-        path: &str,
-        bounds: Bounds,
-        charge: &'a Charge,
-    ) -> ClientMessages<'a> {
+    #[must_use]
+    pub fn new(incoming: &'a mut Incoming, checks: C, charge: &'a Charge) -> ClientMessages<'a, C> {
         let &mut Incoming { ref mut stream, may_be_packed } = incoming;
         let (buffer, unreleased, ended) = (BytesMut::new(), 0, false);
-        let shape = Shape::asked_at(path);
-        ClientMessages { stream, may_be_packed, buffer, unreleased, ended, bounds, shape, charge }
+        ClientMessages { stream, may_be_packed, buffer, unreleased, ended, checks, charge }
     }
 
     /// Waits for the next message. `None`: the client sends no more.
-    pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
+    ///
+    /// # Errors
+    /// The request broke off, is no such message, or there is no memory for it.
+    pub async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
         loop {
-            if let Some(len) = announced(&self.buffer, self.bounds.message_bytes_max, self.may_be_packed)?
+            if let Some(len) = announced(&self.buffer, self.checks.bytes_max(), self.may_be_packed)?
                 && self.buffer.len() >= PREFIX_BYTES + len
             {
                 let mut message = self.buffer.split_to(PREFIX_BYTES + len).freeze();
@@ -254,13 +230,13 @@ impl<'a> ClientMessages<'a> {
                 let flag = message.get_u8();
                 message.advance(PREFIX_BYTES - 1);
                 if flag == PACKED {
-                    message = unpacked(&message, self.bounds.message_bytes_max, self.charge)?;
+                    message = unpacked(&message, self.checks.bytes_max(), self.charge)?;
                     self.charge.give_back(message.len() as u64);
                     // What came in one packet may be a thousand times as long: others have their turn in between.
                     yield_now().await;
                 }
                 // The reader of the messages charges what it keeps of each.
-                self.bounds.cost(&message, self.shape)?;
+                self.checks.cost(&message)?;
                 return M::decode(message).map(Some).map_err(|error| malformed(&error.to_string()));
             }
             if self.ended {
@@ -279,7 +255,7 @@ impl<'a> ClientMessages<'a> {
     ///
     /// # Errors
     /// The request broke off, or there is no memory for what has come.
-    pub(crate) async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Status> {
+    pub async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Status> {
         let mut work = pin!(work);
         poll_fn(|cx| {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
@@ -300,9 +276,7 @@ impl<'a> ClientMessages<'a> {
             self.ended = true;
             return Poll::Ready(Ok(()));
         };
-        if !self.charge.grow(piece.len() as u64) {
-            return Poll::Ready(Err(too_many()));
-        }
+        self.charge.afford(piece.len() as u64)?;
         self.unreleased += piece.len();
         self.buffer.extend_from_slice(&piece);
         Poll::Ready(Ok(()))
@@ -330,7 +304,7 @@ fn announced(head: &[u8], message_bytes_max: usize, may_be_packed: bool) -> Resu
     match head.first() {
         None | Some(&0) => {}
         Some(&PACKED) if may_be_packed => {}
-        // These texts are those of gRPC's Go implementation, which clients of etcd know.
+        // These texts are those of gRPC's Go implementation, which clients know.
         Some(&PACKED) => {
             return Err(Status::internal("grpc: compressed flag set with identity or empty encoding"));
         }
@@ -341,7 +315,7 @@ fn announced(head: &[u8], message_bytes_max: usize, may_be_packed: bool) -> Resu
     let Some(&[_, a, b, c, d]) = head.first_chunk() else { return Ok(None) };
     let len = u32::from_be_bytes([a, b, c, d]) as usize;
     if len > message_bytes_max {
-        // The text is that of gRPC's Go implementation, which clients of etcd know.
+        // The text is that of gRPC's Go implementation, which clients know.
         let text = format!("grpc: received message larger than max ({len} vs. {message_bytes_max})");
         return Err(Status::resource_exhausted(text));
     }
@@ -362,14 +336,12 @@ fn unpacked(packed: &[u8], message_bytes_max: usize, charge: &Charge) -> Result<
             Err(error) => return Err(malformed(&format!("its gzip cannot be unpacked: {error}"))),
         };
         if pieces.len() + len > message_bytes_max {
-            // The text is that of gRPC's Go implementation, which clients of etcd know.
+            // The text is that of gRPC's Go implementation, which clients know.
             let text =
                 format!("grpc: received message after decompression larger than max {message_bytes_max}");
             return Err(Status::resource_exhausted(text));
         }
-        if !charge.grow(len as u64) {
-            return Err(too_many());
-        }
+        charge.afford(len as u64)?;
         pieces.put(Bytes::copy_from_slice(&piece[..len]));
     }
 }
@@ -423,53 +395,13 @@ impl Pieces {
     }
 }
 
-/// The refusal for lack of memory, in etcd's words. The client may ask again.
-pub(crate) fn too_many() -> Status {
-    Status::resource_exhausted("etcdserver: too many requests")
-}
-
 fn malformed(what: &str) -> Status {
     Status::internal(format!("malformed request: {what}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::{sync::oneshot, time};
-
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_piece_that_came_while_the_thread_could_not_run_is_taken() {
-        let (send, came) = oneshot::channel();
-        let mut pace = ComePace::default();
-        let mut waits = Box::pin(pace.kept(came));
-        assert!((&mut waits).now_or_never().is_none());
-        // The connection is read only after its calls have learned the time.
-        time::advance(2 * COME_TIMEOUT).await;
-        assert!((&mut waits).now_or_never().is_none(), "it is not given up yet");
-        send.send(7).unwrap();
-        assert_eq!(waits.await.unwrap(), Ok(7));
-        let broken_off = ComePace::default().kept(std::future::pending::<()>()).await.unwrap_err();
-        assert!(broken_off.message().ends_with("nothing of it came for ten seconds"), "{broken_off}");
-    }
-
-    /// How long a body lasts of which so many bytes come every five seconds, for an hour at most.
-    async fn lasts(bytes: usize) -> Duration {
-        let (mut pace, began) = (ComePace::default(), Instant::now());
-        while began.elapsed() < Duration::from_secs(3600)
-            && pace.kept(time::sleep(Duration::from_secs(5))).await.is_ok()
-        {
-            pace.came(bytes);
-        }
-        began.elapsed()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_has_a_pace_in_bytes() {
-        assert!(lasts(1).await < TAKE_TIMEOUT + Duration::from_secs(10));
-        assert!(lasts(500).await < TAKE_TIMEOUT + Duration::from_secs(10));
-        assert!(lasts(1000).await >= Duration::from_secs(3600));
-    }
 
     #[test]
     fn pieces_of_any_size_are_put_together_as_they_came() {

@@ -71,7 +71,7 @@ pub struct ListenError {
 }
 
 /// The addresses in a list of URLs separated by commas, as in `http://127.0.0.1:2379,https://localhost:2379`. Names are
-/// resolved. As with etcd, `unix://` and `unixs://` stand for unix sockets, and the rest of the URL is the path of the
+/// resolved. `unix://` and `unixs://` stand for unix sockets, and the rest of the URL is the path of the
 /// file: `unix:///run/synod.sock`, or `unix://localhost:2379` for a file of that name in the working directory. An
 /// address that is named with TLS and without speaks either.
 ///
@@ -109,7 +109,8 @@ pub fn listen_addresses(urls: &str) -> Result<Vec<Address>, ListenError> {
 /// A place that a server has taken, where nobody can connect yet: a client is refused at once, and tries another
 /// server.
 #[derive(Debug)]
-pub(crate) enum Bound {
+pub enum Bound {
+    /// A port.
     Tcp(TcpSocket),
     /// Taken only when the server listens there: the file of a socket at which nobody listens is taken for a stale one.
     Unix(PathBuf),
@@ -117,7 +118,8 @@ pub(crate) enum Bound {
 
 /// A socket that listens.
 #[derive(Debug)]
-pub(crate) enum Listener {
+pub enum Listener {
+    /// A port.
     Tcp(TcpListener),
     /// With the file, and which one it is.
     Unix(UnixListener, PathBuf, Option<(u64, u64)>),
@@ -125,21 +127,24 @@ pub(crate) enum Listener {
 
 /// A connection that was accepted.
 #[derive(Debug)]
-pub(crate) enum Accepted {
+pub enum Accepted {
+    /// From a port.
     Tcp(TcpStream),
+    /// From a unix socket.
     Unix(UnixStream),
 }
 
 /// The other end of a connection, for the log.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Remote(Option<SocketAddr>);
+pub struct Remote(Option<SocketAddr>);
 
 /// Whose connection it is, as far as addresses tell: that of an IPv4 host, or of a network of IPv6, whose hosts are one
 /// owner's. `None` for a unix socket.
-pub(crate) type Origin = Option<IpAddr>;
+pub type Origin = Option<IpAddr>;
 
 impl Remote {
-    pub(crate) fn origin(self) -> Origin {
+    /// Whose connection it is.
+    pub fn origin(self) -> Origin {
         const NETWORK_BITS: u32 = 64;
         self.0.map(|address| match address.ip().to_canonical() {
             IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> NETWORK_BITS << NETWORK_BITS).into(),
@@ -159,7 +164,7 @@ impl fmt::Display for Remote {
 
 impl Bound {
     /// `reuse_port`: whether another process may listen at the same address.
-    pub(crate) fn new(at: &At, reuse_port: bool) -> io::Result<Bound> {
+    pub fn new(at: &At, reuse_port: bool) -> io::Result<Bound> {
         let address = match at {
             At::Tcp(address) => address,
             At::Unix(path) => return Ok(Bound::Unix(path.clone())),
@@ -173,14 +178,18 @@ impl Bound {
     }
 
     /// The address, with the port that was chosen for port 0.
-    pub(crate) fn address(&self) -> io::Result<At> {
+    pub fn address(&self) -> io::Result<At> {
         match self {
             Bound::Tcp(socket) => Ok(At::Tcp(socket.local_addr()?)),
             Bound::Unix(path) => Ok(At::Unix(path.clone())),
         }
     }
 
-    pub(crate) fn listen(self) -> io::Result<Listener> {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// Somebody else does so there, or the system does not allow it.
+    pub fn listen(self) -> io::Result<Listener> {
         match self {
             Bound::Tcp(socket) => Ok(Listener::Tcp(socket.listen(BACKLOG)?)),
             Bound::Unix(path) => {
@@ -197,7 +206,11 @@ impl Bound {
 }
 
 impl Listener {
-    pub(crate) async fn accept(&self) -> io::Result<(Accepted, Remote)> {
+    /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// The system has none to give, most likely for lack of descriptors.
+    pub async fn accept(&self) -> io::Result<(Accepted, Remote)> {
         match self {
             Listener::Tcp(listener) => {
                 let (stream, remote) = listener.accept().await?;

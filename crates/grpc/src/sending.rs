@@ -22,12 +22,15 @@ use http::HeaderMap;
 use tokio::sync::Notify;
 use tonic::Status;
 
-use crate::{admission::Charge, message::too_many};
+use crate::admission::Charge;
 
+/// Bytes of a streamed answer that a stream holds for a client that does not read. Then the writer waits. Pieces of an
+/// answer are gathered up to as many.
+pub const GATHERED_BYTES: usize = 256 << 10;
 /// Bytes that a call that lasts has handed over at most, unless these are dropped.
 const HANDED_MAX: usize = 16 << 10;
 /// What such a call costs for that.
-pub(crate) const HANDED_BYTES: u64 = HANDED_MAX as u64;
+pub const HANDED_BYTES: u64 = HANDED_MAX as u64;
 
 /// The bytes that a call has handed over and that are not dropped.
 #[derive(Debug, Default)]
@@ -56,24 +59,27 @@ impl Drop for Part {
 }
 
 /// The sending half of a call.
-pub(crate) struct Sender {
+#[derive(Debug)]
+pub struct Sender {
     stream: SendStream<Bytes>,
     handed: Arc<Handed>,
 }
 
 impl Sender {
-    pub(crate) fn new(stream: SendStream<Bytes>) -> Sender {
+    /// That of a call whose answer has begun.
+    #[must_use]
+    pub fn new(stream: SendStream<Bytes>) -> Sender {
         Sender { stream, handed: Arc::default() }
     }
 
     /// Waits until the client gives the request up.
-    pub(crate) async fn reset(&mut self) -> Status {
+    pub async fn reset(&mut self) -> Status {
         let _ = poll_fn(|cx| self.stream.poll_reset(cx)).await;
         gone("it has given the request up")
     }
 
     /// Does what is waited for, unless the client gives the request up.
-    pub(crate) async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Status> {
+    pub async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Status> {
         tokio::select! {
             biased;
             done = work => Ok(done),
@@ -82,7 +88,7 @@ impl Sender {
     }
 
     /// Waits until the client has room for some of the next `bytes` bytes, however long that takes. Returns how many.
-    pub(crate) async fn room(&mut self, bytes: usize) -> Result<usize, Status> {
+    pub async fn room(&mut self, bytes: usize) -> Result<usize, Status> {
         self.stream.reserve_capacity(bytes);
         // `poll_capacity` does not report again the capacity that was granted before.
         while self.stream.capacity() == 0 {
@@ -95,7 +101,7 @@ impl Sender {
     }
 
     /// The same for what is handed over a little at a time.
-    pub(crate) async fn little_room(&mut self, bytes: usize) -> Result<usize, Status> {
+    pub async fn little_room(&mut self, bytes: usize) -> Result<usize, Status> {
         while self.handed() >= HANDED_MAX {
             self.until_fewer().await?;
         }
@@ -104,18 +110,18 @@ impl Sender {
     }
 
     /// Bytes that were handed over and are still in memory.
-    pub(crate) fn handed(&self) -> usize {
+    pub fn handed(&self) -> usize {
         self.handed.bytes.load(SeqCst)
     }
 
     /// Waits until these may be fewer.
-    pub(crate) async fn until_fewer(&mut self) -> Result<(), Status> {
+    pub async fn until_fewer(&mut self) -> Result<(), Status> {
         let handed = Arc::clone(&self.handed);
         self.unless_gone(handed.fewer.notified()).await
     }
 
     /// Waits until there are none.
-    pub(crate) async fn until_left(&mut self) -> Result<(), Status> {
+    pub async fn until_left(&mut self) -> Result<(), Status> {
         while self.handed() > 0 {
             self.until_fewer().await?;
         }
@@ -123,7 +129,7 @@ impl Sender {
     }
 
     /// Hands over what there is room for.
-    pub(crate) fn hand(&mut self, mut bytes: Bytes) -> Result<(), Status> {
+    pub fn hand(&mut self, mut bytes: Bytes) -> Result<(), Status> {
         while !bytes.is_empty() {
             let bytes = bytes.split_to(HANDED_MAX.min(bytes.len()));
             self.handed.bytes.fetch_add(bytes.len(), SeqCst);
@@ -135,12 +141,12 @@ impl Sender {
     }
 
     /// Sends bytes at the client's pace, however slow that is: the caller keeps little for a client that takes nothing.
-    pub(crate) async fn send(&mut self, bytes: Bytes) -> Result<(), Status> {
+    pub async fn send(&mut self, bytes: Bytes) -> Result<(), Status> {
         self.send_counted(bytes, &AtomicU64::new(0)).await
     }
 
     /// The same, and counts the bytes that the client has taken.
-    pub(crate) async fn send_counted(&mut self, mut bytes: Bytes, taken: &AtomicU64) -> Result<(), Status> {
+    pub async fn send_counted(&mut self, mut bytes: Bytes, taken: &AtomicU64) -> Result<(), Status> {
         while !bytes.is_empty() {
             let room = self.little_room(bytes.len()).await?;
             let part = bytes.split_to(room);
@@ -151,38 +157,37 @@ impl Sender {
     }
 
     /// The same for bytes that are not few: they are charged until the client has taken all but the last.
-    pub(crate) async fn send_charged(
+    pub async fn send_charged(
         &mut self,
         bytes: Bytes,
         charge: &Charge,
         taken: &AtomicU64,
     ) -> Result<(), Status> {
         let len = bytes.len() as u64;
-        if !charge.grow(len) {
-            return Err(too_many());
-        }
+        charge.afford(len)?;
         let sent = self.send_counted(bytes, taken).await;
         charge.give_back(len);
         sent
     }
 
     /// Ends the body without trailers.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         // An error means that the client is gone, as below.
         let _ = self.stream.send_data(Bytes::new(), true);
     }
 
-    pub(crate) fn end_with(&mut self, trailers: HeaderMap) {
+    /// Ends the body.
+    pub fn end_with(&mut self, trailers: HeaderMap) {
         let _ = self.stream.send_trailers(trailers);
     }
 
     /// Ends the call, and throws away what has not left.
-    pub(crate) fn cancel(&mut self) {
+    pub fn cancel(&mut self) {
         self.stream.send_reset(Reason::CANCEL);
     }
 }
 
-pub(crate) fn gone(why: &str) -> Status {
+fn gone(why: &str) -> Status {
     Status::cancelled(format!("the client has gone: {why}"))
 }
 

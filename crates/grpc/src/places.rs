@@ -39,7 +39,7 @@ use tokio::{
 use crate::listen::Origin;
 
 /// How long a connection that has sent a request must be idle before it gives way.
-pub(crate) const IDLE_MIN: Duration = Duration::from_secs(30);
+pub const IDLE_MIN: Duration = Duration::from_secs(30);
 /// How long a connection may take for its first request, while there are others that could give way.
 const FIRST_REQUEST_MAX: Duration = Duration::from_secs(1);
 /// How long to wait for a connection that was told to give way before telling another, and how long to wait in all.
@@ -50,7 +50,7 @@ const NEWCOMERS_MAX: usize = 16;
 
 /// The places for the connections of one address or of several. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
+pub struct Places {
     max: u32,
     /// Whether connections with an outstanding request give way as well, and idle ones at once.
     all_give_way: bool,
@@ -70,10 +70,11 @@ enum Class {
 /// Whether a connection has done work: a request of a user, or where users do not count one that came as a whole and is
 /// none for the server's health or for reflection. Clones are of the same connection.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Mark(Arc<AtomicBool>);
+pub struct Mark(Arc<AtomicBool>);
 
 impl Mark {
-    pub(crate) fn works(&self) {
+    /// The connection has done work.
+    pub fn works(&self) {
         self.0.store(true, Relaxed);
     }
 
@@ -225,7 +226,7 @@ impl State {
 
 /// A connection's place. Dropping it frees the place.
 #[derive(Debug)]
-pub(crate) struct Presence {
+pub struct Presence {
     places: Places,
     origin: Origin,
     mark: Mark,
@@ -235,17 +236,18 @@ pub(crate) struct Presence {
 }
 
 impl Places {
-    pub(crate) fn new(max: u32) -> Places {
+    /// So many places.
+    pub fn new(max: u32) -> Places {
         Places { max, all_give_way: false, state: Arc::default(), empty: Arc::default() }
     }
 
     /// Places of which a newcomer always gets one.
-    pub(crate) fn giving_way(max: u32) -> Places {
+    pub fn giving_way(max: u32) -> Places {
         Places { all_give_way: true, ..Places::new(max) }
     }
 
     /// Takes a place, if one is free.
-    pub(crate) fn take(&self) -> Option<Presence> {
+    pub fn take(&self) -> Option<Presence> {
         self.take_from(None)
     }
 
@@ -255,7 +257,7 @@ impl Places {
     }
 
     /// Takes a place for a connection from there, if one is free or another connection gives way in time.
-    pub(crate) async fn claim(&self, origin: Origin) -> Option<Presence> {
+    pub async fn claim(&self, origin: Origin) -> Option<Presence> {
         let deadline = tokio::time::Instant::now() + GIVE_WAY_TIMEOUT;
         let mut wait = match self.take_or_wait(origin) {
             Ok(place) => return Some(place),
@@ -335,7 +337,7 @@ impl Places {
     }
 
     /// Waits until every place is free, when the server stops.
-    pub(crate) async fn all(&self) {
+    pub async fn all(&self) {
         loop {
             let mut empty = pin!(self.empty.notified());
             empty.as_mut().enable();
@@ -347,7 +349,7 @@ impl Places {
     }
 
     /// How many places are taken.
-    pub(crate) fn taken(&self) -> usize {
+    pub fn taken(&self) -> usize {
         self.state().taken as usize
     }
 
@@ -358,25 +360,25 @@ impl Places {
 
 impl Presence {
     /// Marks the connection as idle. The receiver becomes ready when the connection must give way.
-    pub(crate) fn idle(&mut self, now: Instant) -> oneshot::Receiver<()> {
+    pub fn idle(&mut self, now: Instant) -> oneshot::Receiver<()> {
         let places = self.places.clone();
         let class = if self.asked { Class::Idle } else { Class::NeverAsked };
         self.list(&mut places.state(), class, now)
     }
 
     /// Whether the connection works, which is found out where its requests are answered.
-    pub(crate) fn mark(&self) -> Mark {
+    pub fn mark(&self) -> Mark {
         self.mark.clone()
     }
 
     /// The same place for a connection whose work is that of another one.
-    pub(crate) fn marking(mut self, mark: Mark) -> Presence {
+    pub fn marking(mut self, mark: Mark) -> Presence {
         self.mark = mark;
         self
     }
 
     /// Marks the connection as having an outstanding request. It may have to give way all the same.
-    pub(crate) fn busy(&mut self) -> oneshot::Receiver<()> {
+    pub fn busy(&mut self) -> oneshot::Receiver<()> {
         let places = self.places.clone();
         let mut state = places.state();
         self.unlist(&mut state);

@@ -18,12 +18,12 @@ use crate::listen::{Accepted, Speaks};
 
 /// The protocols that are negotiated with TLS. A client of gRPC offers HTTP/2 only; one that offers both is a browser
 /// or a monitor that wants a page, and gets HTTP/1.1, in which the pages are served.
-pub(crate) const PROTOCOLS: [&str; 2] = [HTTP1, "h2"];
+pub const PROTOCOLS: [&str; 2] = [HTTP1, "h2"];
 const HTTP1: &str = "http/1.1";
 
 /// Bytes that a connection with TLS takes besides: what is encrypted and has not left, and what has not arrived as a
 /// whole.
-pub(crate) const TLS_BYTES: u64 = 160 << 10;
+pub const TLS_BYTES: u64 = 160 << 10;
 
 /// The first byte of a connection with TLS: a record of the kind "handshake".
 const TLS_FIRST: u8 = 22;
@@ -32,24 +32,27 @@ const HTTP2_FIRST: &[u8; 2] = b"PR";
 
 /// A connection whose protocol is known.
 #[derive(Debug)]
-pub(crate) struct Established {
-    pub(crate) stream: Stream,
+pub struct Established {
+    /// What is read and written.
+    pub stream: Stream,
     /// The common name of the client's certificate, if it had to show one.
-    pub(crate) common_name: Option<Arc<str>>,
+    pub common_name: Option<Arc<str>>,
     /// Whether the client speaks HTTP/2. Otherwise it asks for a page.
-    pub(crate) is_http2: bool,
+    pub is_http2: bool,
 }
 
 /// A socket as it moves from thread to thread.
 #[derive(Debug)]
-pub(crate) enum Resting {
+pub enum Resting {
+    /// Of TCP.
     Tcp(std::net::TcpStream),
+    /// Of a unix socket.
     Unix(std::os::unix::net::UnixStream),
 }
 
 impl Accepted {
     /// Takes the socket out of this thread's reactor.
-    pub(crate) fn rest(self) -> io::Result<Resting> {
+    pub fn rest(self) -> io::Result<Resting> {
         Ok(match self {
             Accepted::Tcp(stream) => {
                 stream.set_nodelay(true)?;
@@ -62,7 +65,7 @@ impl Accepted {
 
 impl Resting {
     /// Puts the socket into this thread's reactor.
-    pub(crate) fn wake(self) -> io::Result<Socket> {
+    pub fn wake(self) -> io::Result<Socket> {
         Ok(match self {
             Resting::Tcp(stream) => Socket::Tcp(TcpStream::from_std(stream)?),
             Resting::Unix(stream) => Socket::Unix(UnixStream::from_std(stream)?),
@@ -72,7 +75,7 @@ impl Resting {
 
 /// Finds out what the client speaks; with TLS, after the handshake. If `pages` is true, it is not asked: it speaks
 /// HTTP/1.
-pub(crate) async fn establish(
+pub async fn establish(
     socket: Socket,
     speaks: Speaks,
     acceptor: Option<&Acceptor>,
@@ -109,21 +112,25 @@ pub(crate) async fn establish(
 
 /// A socket of either kind.
 #[derive(Debug)]
-pub(crate) enum Socket {
+pub enum Socket {
+    /// TCP.
     Tcp(TcpStream),
+    /// A unix socket.
     Unix(UnixStream),
 }
 
 /// A connection, with TLS or without.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub enum Stream {
+    /// Without TLS.
     Plain(Ahead<Socket>),
+    /// With TLS.
     Tls(Ahead<Box<TlsStream<Ahead<Socket>>>>),
 }
 
 /// A stream whose first bytes may have been read, and are read again.
 #[derive(Debug)]
-pub(crate) struct Ahead<S> {
+pub struct Ahead<S> {
     first: [u8; 2],
     /// How many of them were read, and how many of these again.
     read: usize,
@@ -132,7 +139,8 @@ pub(crate) struct Ahead<S> {
 }
 
 impl<S: AsyncRead + Unpin> Ahead<S> {
-    pub(crate) fn new(inner: S) -> Ahead<S> {
+    /// The stream, of which nothing was read.
+    pub fn new(inner: S) -> Ahead<S> {
         Ahead { first: [0; 2], read: 0, given: 0, inner }
     }
 
@@ -148,7 +156,7 @@ impl<S: AsyncRead + Unpin> Ahead<S> {
     }
 
     /// Whether the client begins as HTTP/2 does. Of another protocol no more than it needs is read.
-    pub(crate) async fn begins_http2(&mut self) -> io::Result<bool> {
+    pub async fn begins_http2(&mut self) -> io::Result<bool> {
         Ok(self.seen(1).await? == &HTTP2_FIRST[..1] && self.seen(2).await? == HTTP2_FIRST)
     }
 }
