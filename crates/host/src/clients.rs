@@ -1,7 +1,7 @@
 //! The clients of a node that wait at a group: those whose commands are under way, and those whose queries wait for a
 //! confirmed slot. A client is a token of the caller.
 
-use std::{collections::HashMap, mem};
+use std::{collections::BTreeMap, mem};
 
 use synod_replica::{ReadId, RequestId};
 
@@ -50,7 +50,7 @@ impl<C> Commands<C> {
 /// Queries that wait until their group has confirmed a slot.
 #[derive(Debug)]
 pub(crate) struct Queries<Q> {
-    confirming: HashMap<ReadId, Vec<Q>>,
+    confirming: BTreeMap<ReadId, Vec<Q>>,
     /// Queries of the present burst; they share one confirmation.
     burst: Vec<Q>,
     last: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Queries<Q> {
 
 impl<Q> Default for Queries<Q> {
     fn default() -> Queries<Q> {
-        Queries { confirming: HashMap::new(), burst: Vec::new(), last: 0 }
+        Queries { confirming: BTreeMap::new(), burst: Vec::new(), last: 0 }
     }
 }
 
@@ -87,9 +87,7 @@ impl<Q> Queries<Q> {
     /// All queries that wait, in the order in which they came; none does any more.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Q> {
         let Queries { confirming, burst, .. } = mem::take(self);
-        let mut reads: Vec<_> = confirming.into_iter().collect();
-        reads.sort_unstable_by_key(|(read, _)| *read);
-        reads.into_iter().flat_map(|(_, queries)| queries).chain(burst)
+        confirming.into_values().flatten().chain(burst)
     }
 }
 
