@@ -87,7 +87,7 @@ impl<Q> Queries<Q> {
     /// All queries that wait, in the order in which they came; none does any more.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Q> {
         let Queries { confirming, burst, .. } = mem::take(self);
-        confirming.into_iter().flat_map(|(_, queries)| queries).chain(burst)
+        confirming.into_values().flatten().chain(burst)
     }
 }
 
