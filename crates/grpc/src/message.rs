@@ -92,7 +92,6 @@ impl Incoming {
     }
 
     /// The rest of it, of which nobody is interested in messages.
-    #[must_use]
     pub fn into_rest(self) -> RecvStream {
         self.stream
     }

@@ -13,10 +13,10 @@
 //!    written down, durably, before anything that follows it leaves.** Otherwise a replica that loses a part of its log
 //!    may find a group in which it decides alone.
 //! 3. **The node takes its turn when [`Host::due`] has come. A caller that also executes looks at the clock between two
-//!    jobs, and ends that work after a bounded time.** Otherwise heartbeats are late, and a leader that is well is taken
-//!    for lost.
-//! 4. **Each message of a replica goes through the [`Gate`] of its group, in the order in which the replica sent it.** A
-//!    message that goes around the gate may promise what a crash forgets.
+//!    jobs, and ends that work after a bounded time.** Otherwise heartbeats are late, and a leader that is well is
+//!    taken for lost.
+//! 4. **Each message of a replica goes through the [`Gate`] of its group, in the order in which the replica sent it.**
+//!    A message that goes around the gate may promise what a crash forgets.
 //! 5. **The gate hears that a record is durable only once that record and all before it are.** Otherwise two leaders
 //!    may each count the vote of a replica that remembers one of them.
 //! 6. **What the gate lets out is sent in that order.** A vote that comes before the one that it rests on is refused,
@@ -27,7 +27,8 @@
 //!    pushed them is carried out.** A snapshot that is frozen within a batch lacks the rest of it for good; a client
 //!    that is told of a change of the group before the change shows asks the wrong replicas next.
 //! 9. **A snapshot file gets its name, is served and is deleted only as the [`SnapshotBook`] says, and the book hears
-//!    of it before a replica does.** A replica that hears of a snapshot trims its log: without the file, slots are gone.
+//!    of it before a replica does.** A replica that hears of a snapshot trims its log: without the
+//!    file, slots are gone.
 //!
 //! | file | contents |
 //! | --- | --- |
