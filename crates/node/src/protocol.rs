@@ -179,6 +179,9 @@ impl<S: StateMachine> ProtocolStage<S> {
         let now = self.look();
         self.host.turn(now);
         self.carry_out(now);
+        if let Some(why) = self.failure() {
+            return Some(Err(why));
+        }
         if !self.host.skip(now).is_empty() {
             self.carry_out(now);
         }
@@ -382,12 +385,18 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
-    /// Hands out what the groups want done.
+    /// Hands out what the groups want done. After something that ends this replica nothing more of the burst leaves:
+    /// members that could not be written down must have no effect.
     fn carry_out(&mut self, now: Time) {
         let (hosted, common) = (&mut self.hosted, &mut self.common);
         self.host.carry_out(now, |group, replica, effect| {
-            hosted[usize::from(group.0)].carry_out(replica, effect, common);
+            if common.failed.is_none() {
+                hosted[usize::from(group.0)].carry_out(replica, effect, common);
+            }
         });
+        if common.failed.is_some() {
+            return;
+        }
         self.host.touched().iter().for_each(|group| hosted[usize::from(group.0)].hand_over());
         common.bundles.leave(&*common.transport);
         // In a group that does not count on it, it may have no vote for good. There the log of the group says what it
