@@ -150,6 +150,8 @@ pub struct MeasuredOption {
     pub why: &'static str,
     /// The values that serve.
     pub serves: &'static [&'static str],
+    /// Each replica has a value of its own, unless the group fixes one.
+    pub is_own: bool,
 }
 
 /// The keys that some protocol heeds.
@@ -263,7 +265,8 @@ impl Overrides {
             let value = self.values.get(key.name)?;
             match &key.serves {
                 Serves::Only { values, why } if !values.contains(&value.as_str()) => {
-                    Some(MeasuredOption { key: key.name, value: value.clone(), why, serves: values })
+                    let (key, is_own, value) = (key.name, key.shared.is_none(), value.clone());
+                    Some(MeasuredOption { key, value, why, serves: values, is_own })
                 }
                 _ => None,
             }

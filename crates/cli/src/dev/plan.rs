@@ -243,10 +243,10 @@ impl Plan {
             format!("{program} put city Lausanne"),
             format!("{program} get city"),
             format!("{program} status --cluster"),
-            format!("{program} bench put --endpoints {endpoints} --clients 64"),
             format!("etcdctl --endpoints {endpoints} endpoint status -w table"),
         ];
-        for line in lines {
+        let bench = format!("{program} bench put --endpoints {endpoints} --clients 64");
+        for line in lines.into_iter().chain(cfg!(feature = "laboratory").then_some(bench)) {
             let _ = writeln!(text, "  {line}");
         }
         text.push_str("Kill a replica (kill -9 PID) and go on. Ctrl-C stops all.\n");

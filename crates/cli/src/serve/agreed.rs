@@ -89,7 +89,10 @@ fn differing_options(tuning: &Tuning, group: &Group) -> Option<String> {
         if options.is_empty() { "the defaults".to_owned() } else { options.to_string() }
     };
     let change = |_| format!("--options {changed}");
-    (agreed != changed).then(|| line("options", Some(given.to_string()), named(&agreed), change))?
+    // The server would refuse the command, and what it warns of says what to do.
+    let refused = !tuning.laboratory && given.measured(group.protocol).next().is_some();
+    (agreed != changed && !refused)
+        .then(|| line("options", Some(given.to_string()), named(&agreed), change))?
 }
 
 fn line<T: PartialEq + ToString>(

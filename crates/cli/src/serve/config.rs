@@ -109,6 +109,8 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     laboratory::check_replica(&args.tuning)?;
     if begins {
         laboratory::check_start(&args.tuning)?;
+    } else if begun.is_none() {
+        laboratory::check_joiner(&args.tuning)?;
     }
     let durability = durability(args)?;
     check_combination(&args.tuning, durability)?;

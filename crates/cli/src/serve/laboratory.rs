@@ -2,11 +2,13 @@
 //! replica that are derived otherwise.
 //!
 //! Options are safe, and slower or less available than what serves. The server refuses them where they would begin to
-//! count: when a cluster begins, and when the server is asked for a change. A group that has one already goes on with
-//! it, and the server warns.
+//! count: when a cluster begins, when a replica joins with one of its own, and when the server is asked for a change. A
+//! group that has one already goes on with it, as does a replica that was started with one of its own, and the server
+//! warns.
 
 use std::time::Duration;
 
+use synod_consensus::MeasuredOption;
 use synod_replica::{Change, Group, Skips, StateTransfer};
 
 use super::{
@@ -16,6 +18,9 @@ use super::{
 
 /// What to do in place of taking an option that exists to be measured.
 const OTHERWISE: &str = "or any value on servers that run with --laboratory";
+/// The same, where a cluster may have begun with the option: its id is made of such settings.
+const AS_OTHERS: &str =
+    "or any value with --laboratory, which a member needs whose cluster has begun with it";
 
 /// Refuses what a server derives, and says of what.
 pub fn check_replica(tuning: &Tuning) -> Result<(), ConfigError> {
@@ -71,20 +76,40 @@ pub fn check_start(tuning: &Tuning) -> Result<(), ConfigError> {
     }
     if let Some(groups) = tuning.groups.filter(|groups| groups.merged.is_some_and(|take| take.get() > 1)) {
         let why = format!(
-            "executes several batches of a group in a row, which exists to be measured; accepted: merge:{}, or any with \
-             --laboratory",
+            "executes several batches of a group in a row, which exists to be measured; accepted: merge:{}, {AS_OTHERS}",
             groups.count
         );
         return wrong("groups", groups, why);
     }
+    refuse_measured(tuning, |_| true)
+}
+
+/// Refuses to join with an option of this replica's own that exists to be measured. The others are the group's to fix.
+pub fn check_joiner(tuning: &Tuning) -> Result<(), ConfigError> {
+    if tuning.laboratory { Ok(()) } else { refuse_measured(tuning, |option| option.is_own) }
+}
+
+fn refuse_measured(tuning: &Tuning, counts: impl Fn(&MeasuredOption) -> bool) -> Result<(), ConfigError> {
     let Some(options) = &tuning.options else { return Ok(()) };
-    match options.measured(protocol(tuning)).next() {
+    match options.measured(protocol(tuning)).find(|option| counts(option)) {
         Some(option) => {
             let (key, serves) = (option.key, option.serves.join(", "));
-            wrong("options", options, format!("{option}; accepted: {key}={serves}, {OTHERWISE}"))
+            wrong("options", options, format!("{option}; accepted: {key}={serves}, {AS_OTHERS}"))
         }
         None => Ok(()),
     }
+}
+
+/// A line for each option of this replica's own that exists to be measured. It counts unless the group fixes it.
+pub fn own_remarks(tuning: &Tuning, group: &Group) -> Vec<String> {
+    let measured = tuning.options.iter().flat_map(|options| options.measured(group.protocol));
+    let counts = measured.filter(|option| option.is_own && group.overrides.get(option.key).is_none());
+    counts
+        .map(|option| {
+            let key = option.key;
+            format!("option {option}. It is this replica's own: leave {key} out of its --options, or give --laboratory")
+        })
+        .collect()
 }
 
 /// Why a server without `--laboratory` refuses a change: it would give the group an option that exists to be measured.
@@ -153,8 +178,31 @@ mod tests {
         started("--protocol raft --options replication=gossip-status,peer-repair=on,vote-gossip=on").unwrap();
         started("--protocol ring --options ring-order=measured,ring-voters=accept").unwrap();
         let joins = "--initial-cluster a=http://h:1 --initial-cluster-state existing";
-        started(&format!("{joins} --protocol raft --options check-quorum=off"))
+        started(&format!("{joins} --protocol raft --options status-merge=print"))
             .expect("the group has its own");
+        let own = format!("{joins} --protocol raft --options check-quorum=off");
+        assert!(
+            started(&own).expect_err("the replica would").contains("check-quorum=off exists to be measured")
+        );
+        started(&format!("{own} --laboratory")).expect("it is a laboratory's");
+    }
+
+    #[test]
+    fn a_replica_that_goes_on_with_an_option_of_its_own_says_so() {
+        let tuning = |line: &str| {
+            let words = ["serve", "--data-dir", "/nowhere"].into_iter().chain(line.split(' '));
+            Cli::try_parse_from(words).expect(line).args.tuning
+        };
+        let group = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
+        let lines = own_remarks(&tuning("--options check-quorum=off,status-merge=print"), &group);
+        assert!(
+            lines.len() == 1 && lines[0].contains("leave check-quorum out of its --options"),
+            "{lines:?}"
+        );
+        assert_eq!(own_remarks(&tuning("--options check-quorum=on"), &group), [""; 0]);
+        let request = ChangeRequest { expected: group.version, change: order(&group, "check-quorum=on") };
+        let fixed = group.apply(Slot(9), &request).expect("it is a change");
+        assert_eq!(own_remarks(&tuning("--options check-quorum=off"), &fixed), [""; 0], "the group fixes it");
     }
 
     #[test]

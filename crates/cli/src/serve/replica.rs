@@ -17,7 +17,7 @@ use synod_server::{
 use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
 
-use super::{laboratory, obstacles::Obstacles};
+use super::{flags::Tuning, laboratory, obstacles::Obstacles};
 
 /// The time between two looks whether another replica leads.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(10);
@@ -55,6 +55,8 @@ pub struct Fixed {
     pub obstacles: Arc<Obstacles>,
     /// Whether options that exist to be measured are taken.
     pub laboratory: bool,
+    /// The replica's own settings, which its group may fix.
+    pub tuning: Tuning,
 }
 
 impl Served {
@@ -267,7 +269,8 @@ impl Replica for Served {
         }
         if !self.fixed.laboratory {
             let number = Some(self.number).filter(|_| self.groups.len() > 1);
-            let lines = laboratory::remarks(&in_the_log, number);
+            let own = laboratory::own_remarks(&self.fixed.tuning, &in_the_log);
+            let lines = laboratory::remarks(&in_the_log, number).chain(own);
             troubles.extend(lines.map(|line| format!("synod: {line}")));
         }
         let stall = status.merge.and_then(|merge| merge.waits_for);

@@ -87,6 +87,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
         transfer_timeout: args.tuning.request_timeout,
         obstacles: Arc::default(),
         laboratory: args.tuning.laboratory,
+        tuning: args.tuning.clone(),
     };
     let peer_tls = config.tls.clone();
     let told = config.joins.as_ref().map(|origin| origin.present.clone());
@@ -111,7 +112,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     let other = begins_another(args, fixed.cluster, groups, &group);
     differing(&args.tuning, &group, groups).iter().chain(&other).for_each(|line| tracing::warn!("{line}"));
     if !args.tuning.laboratory {
-        warn_of_measured(&node);
+        warn_of_measured(&node, &args.tuning);
     }
     let membership = Membership {
         handle: node.handle(),
@@ -172,12 +173,13 @@ fn join(
     Ok(groups)
 }
 
-/// Warns of options of the groups that exist to be measured.
-fn warn_of_measured(node: &Node) {
+/// Warns of options, of the groups and of this replica, that exist to be measured.
+fn warn_of_measured(node: &Node, tuning: &Tuning) {
     let several = node.handles().len() > 1;
     for (number, group) in node.handles().iter().map(Handle::group).enumerate() {
         let number = Some(number).filter(|_| several);
-        laboratory::remarks(&group, number).for_each(|line| tracing::warn!("{line}"));
+        let own = laboratory::own_remarks(tuning, &group);
+        laboratory::remarks(&group, number).chain(own).for_each(|line| tracing::warn!("{line}"));
     }
 }
 

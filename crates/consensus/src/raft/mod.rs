@@ -301,7 +301,7 @@ impl Raft {
         debug_assert!(
             term > self.term
                 || term == self.term && self.voted_for.is_none_or(|id| Some(id) == voted_for)
-                || self.options.planted.is_some(),
+                || self.rules().has(Bug::VoteTwice),
             "one vote a term"
         );
         (self.term, self.voted_for) = (term, voted_for);

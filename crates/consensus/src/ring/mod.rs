@@ -25,7 +25,7 @@
 //! | `coordinator.rs`, `order.rs`, `direct.rs`, `walk.rs` | which ring is made, and what is sent again |
 //! | `learner.rs`, `recovery.rs` | replicas that do not vote; a start with the log or without it |
 //! | `wiring.rs` | the answers to the traits: inputs on their way in, questions of the replica around |
-//! | `messages.rs`, `describe.rs`, `claims.rs` | messages and records: encoding, text, what the checks know of them |
+//! | `messages.rs` | messages and records: encoding, text, what the checks know of them |
 //! | `profile.rs`, `planted.rs` | options; bugs for the simulator |
 //!
 //! # Why it is safe

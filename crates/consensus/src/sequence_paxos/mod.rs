@@ -24,7 +24,7 @@
 //! | `follower.rs`, `peers.rs`, `sequence.rs` | how far a follower is; as its leader sees it; the sequence in memory |
 //! | `recovery.rs` | a start with the log or without it |
 //! | `wiring.rs` | the answers to the traits: inputs on their way in, questions of the replica around |
-//! | `messages.rs`, `describe.rs`, `claims.rs` | messages and records: encoding, text, what the checks know of them |
+//! | `messages.rs` | messages and records: encoding, text, what the checks know of them |
 //! | `profile.rs`, `planted.rs` | options; bugs for the simulator |
 
 mod follower;

@@ -402,6 +402,8 @@ fn flags(args: &Args) -> Vec<String> {
         format!("--dissemination={}", args.dissemination),
         format!("--groups={}", args.groups),
         format!("--durability={}", args.durability),
+        // Options that exist to be measured are attacked too.
+        "--laboratory".to_owned(),
     ];
     if !args.options.is_empty() {
         flags.push(format!("--options={}", args.options));

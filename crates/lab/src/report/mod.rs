@@ -1,9 +1,9 @@
 //! `synod lab report`: the results of runs for people, in two forms.
 //!
-//! Of the runs in a folder it writes one self-contained HTML page ([`html`]) with every chart, each as SVG, PDF and CSV
-//! too. With `--out` it writes a page a document ([`page`]): claims, verdicts, one figure and how it was measured. What
-//! these pages need of a run is kept beside them ([`kept`]), and what a person says of it is in the crate's folder
-//! `pages` ([`texts`]), so any page can be written again without the run, and a run replaces nothing but its own.
+//! Of the runs in a folder it writes one self-contained HTML page (`html`) with every chart, each as SVG, PDF and CSV
+//! too. With `--out` it writes a page a document (`page`): claims, verdicts, one figure and how it was measured. What
+//! these pages need of a run is kept beside them (`kept`), and what a person says of it is in the crate's folder
+//! `pages` (`texts`), so any page can be written again without the run, and a run replaces nothing but its own.
 
 mod figures;
 mod html;

@@ -62,7 +62,10 @@ mod tests {
         let names: Vec<&str> = CASTS.iter().map(|cast| cast.name).collect();
         let paxos = ["multipaxos", "multipaxos+rotating", "multipaxos+latency"];
         assert_eq!(names[..3], paxos);
-        assert_eq!(names[3..7], ["sequence-paxos", "sequence-paxos+rotating", "sequence-paxos+latency", "raft"]);
+        assert_eq!(
+            names[3..7],
+            ["sequence-paxos", "sequence-paxos+rotating", "sequence-paxos+latency", "raft"]
+        );
         assert!(CASTS.iter().all(|cast| cast.in_all != cast.name.contains('+')));
     }
 

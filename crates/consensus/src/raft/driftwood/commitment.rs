@@ -32,6 +32,9 @@ impl Raft {
     pub(super) fn take_status(&mut self, ballot: Ballot, status: &Status) -> bool {
         if ballot.round == self.term {
             self.begin_status(ballot, status.merge);
+        } else if !self.has_status() {
+            // The status is of a term that is over, like this round.
+            return false;
         }
         let voters = &self.log.configuration().voters;
         self.rules().may_merge(ballot, self.gossip.status.ballot())

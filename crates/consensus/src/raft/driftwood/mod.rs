@@ -1,6 +1,7 @@
 //! What Driftwood (Gonçalves 2023) adds to Raft: entries, votes, and the knowledge of how far all logs go travel in
 //! **rounds of gossip**, which voters pass on to each other. Elections, changes of voters, heartbeats, learners and the
-//! log are those of Raft, and with `replication=direct` nothing here runs. `docs/driftwood.md` says why it is safe.
+//! log are those of Raft; with `replication=direct` and `vote-gossip=off` nothing here runs. `docs/driftwood.md` says why
+//! it is safe.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -24,11 +25,12 @@
 //! | a message of the gossip arrives | `Raft::receive_gossip` |
 //! | a step ends; a deadline is asked for | `Raft::gossip`; `Raft::round_at` |
 //! | a candidate asks for votes | `Raft::ask_by_gossip` |
-//! | a leader begins; tracks a replica | `Raft::begin_rounds`; `ByGossip` |
+//! | a leader begins; tracks a replica; says that it lives | `Raft::begin_rounds`; `ByGossip`; `Raft::gossips` |
 //! | a leader has something to tell at once | `Raft::want_round` |
 //! | a leader replicates: to whom directly | `Progress::is_direct`, `Progress::begin_repair`, `Progress::repaired` |
 //! | what is durable, or acknowledged, may commit a slot | `Raft::has_status`, `Raft::holds_directly`, `Raft::settle` |
-//! | a leader is asked for a read | `Raft::any_may_commit` |
+//! | a leader is asked for a read | `Raft::any_may_commit`, `Rules::reads_wait_for_all` |
+//! | options; messages | `INTERVAL_MIN`, `Merge`; the methods of `Round` and `VoteRound` |
 //!
 //! The other way round, a round is an append like any other (`Raft::take_in`) and a sign of life (`Raft::obey`), and
 //! an answer to it counts as one to an append (`Raft::holds_through`).
