@@ -19,8 +19,8 @@
 //!    A message that goes around the gate may promise what a crash forgets.
 //! 5. **The gate hears that a record is durable only once that record and all before it are.** Otherwise two leaders
 //!    may each count the vote of a replica that remembers one of them.
-//! 6. **What the gate lets out is sent in that order.** A vote that comes before the one that it rests on is refused,
-//!    and has to be sent again.
+//! 6. **What the gate lets out is sent in that order.** A vote that comes before an earlier one may be refused, and has
+//!    to be sent again.
 //! 7. **A gate ends with the life of its replica.** What waits in it is never sent: the next life may not have the
 //!    records that it rests on.
 //! 8. **Jobs of execution are taken from their [`Execution`] one at a time, and only after all that the step wants that

@@ -9,7 +9,7 @@ use synod_consensus::Role;
 use synod_host::{Effect, Entry, Execution, Progress, ReadAt};
 use synod_replica::{Action, Fork, Group, Mark, Replica, ReplicaStatus};
 use synod_storage::Reached;
-use synod_sync::{Planted, channel::Sender, planted, time::Instant};
+use synod_sync::{channel::Sender, time::Instant};
 use synod_wire::{Ballot, Epoch, GroupId, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
@@ -216,9 +216,7 @@ impl Hosted {
 
     /// Whether a message leaves at once. If not, the log's thread is to hold it.
     pub(crate) fn admits(&mut self, after: Lsn) -> bool {
-        let released = &self.shared.released;
-        let left = || if planted(Planted::OvertakeGated) { u64::MAX } else { released.observe() };
-        self.gate.admits(after, left)
+        self.gate.admits(after)
     }
 
     /// Logs each stage of an election, also of one that nobody wins.

@@ -106,14 +106,12 @@ pub(crate) struct LoggedGroup {
     /// bytes of them before it hears that records are durable. So are the records that wait in the queue
     /// before this stage.
     pub(crate) gate: Exit<GatedSend>,
-    /// How many had left when that was last published.
-    pub(crate) published: u64,
 }
 
 impl LoggedGroup {
     /// A group that begins where the log ends.
     pub(crate) fn new(shared: Arc<Shared>, last: Lsn) -> LoggedGroup {
-        LoggedGroup { shared, appended: last, durable: last, gate: Exit::default(), published: 0 }
+        LoggedGroup { shared, appended: last, durable: last, gate: Exit::default() }
     }
 }
 
@@ -179,12 +177,6 @@ impl LogStage {
             assert!(of.gate.is_empty(), "a message waits for a record that the log was not given");
         }
         self.bundles.leave(&*self.transport);
-        for of in &mut self.groups {
-            if of.gate.left() > of.published {
-                of.published = of.gate.left();
-                of.shared.released.publish(of.published);
-            }
-        }
     }
 
     pub(crate) fn commit(&mut self) -> Result<(), StorageError> {

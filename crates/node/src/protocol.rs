@@ -184,6 +184,9 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
         if !self.host.skip(now).is_empty() {
             self.carry_out(now);
+            if let Some(why) = self.failure() {
+                return Some(Err(why));
+            }
         }
         self.execute();
         self.publish();

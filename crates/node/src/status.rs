@@ -161,8 +161,6 @@ pub(crate) struct Shared {
     clock_waits_for: Gauge,
     /// Records through this one are on stable storage.
     pub(crate) durable: Progress,
-    /// So many of the messages that waited for records have left.
-    pub(crate) released: Progress,
     /// Whether the protocol's thread wants to be woken when records are durable. Otherwise it looks when it is awake
     /// anyway: a wake-up that changes nothing costs more than what it tells.
     pub(crate) wake_when_durable: atomic::AtomicBool,

@@ -354,7 +354,6 @@ fn planted_errors_are_noticed() {
     noticed(Planted::ForgetStop, 0..400, stopped_at_work, "all replicas have stopped");
     noticed(Planted::LookWithoutLock, 0..2000, log_alone, "the log is closed");
     noticed(Planted::SendBeforeCommit, 0..100, three_replicas, "a replica has ended");
-    noticed(Planted::OvertakeGated, 0..100, three_replicas, "a replica has ended");
     // From the first seed on with a thread for each connection: without, frames seldom wait for another thread.
     noticed(Planted::NoWakeForFrames, 2..100, three_replicas, "a leader");
 }

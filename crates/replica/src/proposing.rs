@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_consensus::{Bug, ChangeRefused, Control, Input, Threshold};
+use synod_consensus::{Bug, ChangeRefused, Control, ElectionKind, Input, Threshold};
 use synod_wire::{Ballot, Batch, CommandKind, SessionId, Time};
 
 use crate::{
@@ -244,6 +244,11 @@ impl Replica {
             // A replica of a later release asks for it. Decided, it would stop all that do not know it.
             return self.fail_change(&batch, RequestError::NotAChange, actions);
         }
+        if !self.group.names_births() && asks_for_latency(&batch) {
+            // A member that runs 0.2.0 passes over a change with an election that it does not know, and the group would
+            // part. One that names births was met by all its members, each with a later program.
+            return self.fail_change(&batch, RequestError::NotCaughtUp, actions);
+        }
         if self.names_a_stranger(change_in(&batch).as_ref()) {
             return self.fail_change(&batch, RequestError::NotCaughtUp, actions);
         }
@@ -324,4 +329,8 @@ impl Replica {
 fn change_in(batch: &Batch) -> Option<Change> {
     let request = batch.commands().find_map(|command| ChangeRequest::decode(command.payload).ok());
     request.map(|request| request.change)
+}
+/// Whether a batch changes the election to one that 0.2.0 does not know.
+fn asks_for_latency(batch: &Batch) -> bool {
+    matches!(change_in(batch), Some(Change::Order { election: ElectionKind::Latency, .. }))
 }

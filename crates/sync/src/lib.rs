@@ -34,9 +34,6 @@ pub fn processor_time() -> std::time::Duration {
 pub enum Planted {
     /// The log's thread lets messages leave before their records are written.
     SendBeforeCommit,
-    /// A message whose record is durable leaves at once, although an earlier message still waits in the log's
-    /// queue.
-    OvertakeGated,
     /// The thread that prepares segments releases the lock between looking for work and waiting.
     LookWithoutLock,
     /// The replica stops without having the log commit its records.

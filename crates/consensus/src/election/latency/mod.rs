@@ -207,7 +207,9 @@ impl Election for LatencyAware {
 
     fn leads(&mut self, now: Time) {
         self.failures.leads(now);
-        // The first cycle asks nobody, and so chooses nobody.
+        // The first cycle asks nobody, and so chooses nobody. Answers to an earlier leadership's last question are
+        // late.
+        self.asked += 1;
         self.survey = Some(Survey::new(self.asked, now, self.members.count()));
     }
 

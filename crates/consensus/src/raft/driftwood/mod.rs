@@ -1,7 +1,7 @@
 //! What Driftwood (Gonçalves 2023) adds to Raft: entries, votes, and the knowledge of how far all logs go travel in
 //! **rounds of gossip**, which voters pass on to each other. Elections, changes of voters, heartbeats, learners and the
-//! log are those of Raft; with `replication=direct` and `vote-gossip=off` nothing here runs. `docs/driftwood.md` says why
-//! it is safe.
+//! log are those of Raft; with `replication=direct` and `vote-gossip=off` nothing here runs. `docs/driftwood.md` says
+//! why it is safe.
 //!
 //! | file | contents |
 //! | --- | --- |
