@@ -3,7 +3,7 @@
 //!
 //! Three parts stand apart. [`Rotating`] detects that a leader is gone, and lets no replica depose one that works: in
 //! the source a replica that hears nothing for 3Δ starts the next round by itself, which a cut link is enough for. A
-//! [`Detector`] times the links to all members, at its own pace. The [`Survey`] of a leader collects these times, and
+//! `Detector` times the links to all members, at its own pace. The `Survey` of a leader collects these times, and
 //! names the member that should lead.
 //!
 //! ```text
