@@ -244,12 +244,14 @@ impl Replica {
             // A replica of a later release asks for it. Decided, it would stop all that do not know it.
             return self.fail_change(&batch, RequestError::NotAChange, actions);
         }
-        if !self.group.names_births() && asks_for_latency(&batch) {
+        // Looked for once, since that reads every command of the batch.
+        let change = change_in(&batch);
+        if asks_for_latency(change.as_ref()) && !self.group.names_births() {
             // A member that runs 0.2.0 passes over a change with an election that it does not know, and the group would
             // part. One that names births was met by all its members, each with a later program.
             return self.fail_change(&batch, RequestError::NotCaughtUp, actions);
         }
-        if self.names_a_stranger(change_in(&batch).as_ref()) {
+        if self.names_a_stranger(change.as_ref()) {
             return self.fail_change(&batch, RequestError::NotCaughtUp, actions);
         }
         if let Some(changed) = self.group.after(slot, &batch) {
@@ -330,7 +332,7 @@ fn change_in(batch: &Batch) -> Option<Change> {
     let request = batch.commands().find_map(|command| ChangeRequest::decode(command.payload).ok());
     request.map(|request| request.change)
 }
-/// Whether a batch changes the election to one that 0.2.0 does not know.
-fn asks_for_latency(batch: &Batch) -> bool {
-    matches!(change_in(batch), Some(Change::Order { election: ElectionKind::Latency, .. }))
+/// Whether a change is to an election that 0.2.0 does not know.
+fn asks_for_latency(change: Option<&Change>) -> bool {
+    matches!(change, Some(Change::Order { election: ElectionKind::Latency, .. }))
 }
