@@ -1,5 +1,6 @@
 //! What a seed draws: a cluster, its settings, its clients and its faults.
 
+mod elections;
 mod families;
 
 use std::{fmt, time::Duration};
@@ -19,6 +20,7 @@ use crate::{
 };
 
 pub use crate::watches::WatchPlan;
+pub(crate) use elections::{latency_aware, suspecting};
 pub use families::Family;
 pub use synod_storage::{Durability, Ending};
 
@@ -334,18 +336,6 @@ const SNAPSHOT_BYTES: usize = 100_000;
 
 const MS: Duration = Duration::from_millis(1);
 const US: Duration = Duration::from_micros(1);
-
-/// The elections of a protocol that suspect leaders in ways of their own, from which seeds draw.
-pub(crate) fn suspecting(protocol: ProtocolKind) -> Vec<ElectionKind> {
-    protocol.elections().iter().copied().filter(|&election| election != ElectionKind::Latency).collect()
-}
-
-/// The latency-aware election in place of a rotating one, whose suspicions it has, if it is its turn. It is decided
-/// apart from the draw, so that the other seeds mean what they meant before there was one.
-pub(crate) fn latency_aware(protocol: ProtocolKind, drawn: ElectionKind, is_turn: bool) -> ElectionKind {
-    let takes = drawn == ElectionKind::Rotating && protocol.elections().contains(&ElectionKind::Latency);
-    if is_turn && takes { ElectionKind::Latency } else { drawn }
-}
 
 fn pick<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
     choices[rng.usize(0..choices.len())]

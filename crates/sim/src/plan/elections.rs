@@ -1,0 +1,15 @@
+//! Which elections seeds draw.
+
+use synod_consensus::{ElectionKind, ProtocolKind};
+
+/// The elections of a protocol that suspect leaders in ways of their own, from which seeds draw.
+pub(crate) fn suspecting(protocol: ProtocolKind) -> Vec<ElectionKind> {
+    protocol.elections().iter().copied().filter(|&election| election != ElectionKind::Latency).collect()
+}
+
+/// The latency-aware election in place of a rotating one, whose suspicions it has, if it is its turn. It is decided
+/// apart from the draw, so that the other seeds mean what they meant before there was one.
+pub(crate) fn latency_aware(protocol: ProtocolKind, drawn: ElectionKind, is_turn: bool) -> ElectionKind {
+    let takes = drawn == ElectionKind::Rotating && protocol.elections().contains(&ElectionKind::Latency);
+    if is_turn && takes { ElectionKind::Latency } else { drawn }
+}
