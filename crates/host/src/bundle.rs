@@ -1,6 +1,6 @@
 //! How messages become frames: each is encoded once for every version that its receivers speak, and small messages of
-//! many groups to one peer leave in one frame. Most of them are heartbeats, of which a node that hosts many groups would
-//! otherwise send as many frames as it has groups.
+//! many groups to one peer leave in one frame. Most of them are heartbeats, of which a node that hosts many groups
+//! would otherwise send as many frames as it has groups.
 //!
 //! ```text
 //! body of a frame of the group BUNDLE := (group u32 | length u32 | message)*
@@ -106,8 +106,8 @@ fn leave(peer: ReplicaId, waiting: &mut Waiting, mut send: impl FnMut(u16, Group
 }
 
 /// Encodes a message of a group once for each version that `peers` speak, beginning with the lowest one. Those whose
-/// version does not know the group or the message get nothing. `each` is given a version, the peers that speak it and the
-/// body.
+/// version does not know the group or the message get nothing. `each` is given a version, the peers that speak it and
+/// the body.
 pub fn encode(
     group: GroupId,
     message: &PeerMessage,
