@@ -1,8 +1,8 @@
 //! Several groups that are merged into one order (Multi-Ring Paxos), in a simulated world of their own.
 //!
-//! Each node hosts all groups: one real [`synod_host::Host`], one log, one real [`synod_replica::MergedExecutor`]. The world
-//! is smaller than that of one group (`world/`): it is for what merging adds. A seed draws groups, protocols, skips,
-//! network, disks, clients and faults (`plan.rs`).
+//! Each node hosts all groups: one real [`synod_host::Host`], one log, one real [`synod_replica::MergedExecutor`]. The
+//! world is smaller than that of one group (`world/`): it is for what merging adds. A seed draws groups, protocols,
+//! skips, network, disks, clients and faults (`plan.rs`).
 //!
 //! | file | story |
 //! | --- | --- |
