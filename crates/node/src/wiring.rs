@@ -32,10 +32,6 @@ use crate::{
     view::Watched,
 };
 
-/// The part of a heartbeat's interval to whole multiples of which several groups round their timers, so that one
-/// wake-up serves many.
-const TIMERS_SHARE: u32 = 8;
-
 /// Events of peers and requests of clients that may wait for the protocol's thread. A thread that brings more waits,
 /// and with it, in the end, the connection that it came from.
 const INPUTS_MAX: usize = 8192;
@@ -279,14 +275,9 @@ impl Wiring {
         let (started, hosted): (Vec<_>, Vec<_>) = groups.into_iter().unzip();
         let now = common.clock.now();
         let pace = config.merging.map(|Merging { take, skips, .. }| Pace::new(skips, take, self.count, now));
-        let several = self.count > 1;
-        let grid = if several {
-            config.settings.consensus.heartbeat_interval / TIMERS_SHARE
-        } else {
-            Duration::ZERO
-        };
+        let heartbeat = config.settings.consensus.heartbeat_interval;
         ProtocolStage {
-            host: Host::new(config.me, started, pace, grid),
+            host: Host::new(config.me, started, pace, heartbeat),
             hosted,
             inputs,
             inbox,
