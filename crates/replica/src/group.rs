@@ -80,6 +80,12 @@ impl Member {
     pub fn voter(id: ReplicaId, info: MemberInfo) -> Member {
         Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0), birth: None }
     }
+
+    /// Its name for people: the id if it has told none.
+    #[must_use]
+    pub fn name(&self) -> String {
+        if self.info.name.is_empty() { self.id.to_string() } else { self.info.name.clone() }
+    }
 }
 
 /// The members of a group, its protocol, and what else all its replicas must have alike.
@@ -168,6 +174,12 @@ impl Group {
     #[must_use]
     pub fn member(&self, id: ReplicaId) -> Option<&Member> {
         self.members.iter().find(|member| member.id == id)
+    }
+
+    /// The name for people of a member with this id: the id if there is none.
+    #[must_use]
+    pub fn name_of(&self, id: ReplicaId) -> String {
+        self.member(id).map_or_else(|| id.to_string(), Member::name)
     }
 
     /// Whether the replica `id` votes.

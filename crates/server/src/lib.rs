@@ -41,6 +41,7 @@ mod http1;
 mod json;
 mod memory;
 mod methods;
+pub mod node;
 mod openings;
 mod readers;
 mod replica;
@@ -50,6 +51,7 @@ mod services;
 mod slow;
 mod turns;
 mod upkeep;
+pub mod urls;
 mod watch;
 mod web;
 

@@ -1,23 +1,24 @@
-//! The running replica as the server sees it: the types of one crate translated to those of the other.
+//! The running replica as the server sees it: one of the groups of a node, or all of them in one order.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use synod_consensus::{Overrides, ProtocolKind};
-use synod_node::Handle;
-use synod_replica::{
-    ChangeRequest, Choice, MemberInfo, Membership, Others, Placement, Refusal, SessionCommand,
-};
-use synod_server::{
-    Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError,
-    Ordered, PeerStatus, Point, Replica, RequestError, Role, Start, Status, SubscribeError, Subscription,
-    Timed,
-};
+use synod_consensus::Overrides;
+use synod_node::{Handle, NodeStatus};
+use synod_replica::{ChangeRequest, Choice, Refusal, SessionCommand};
 use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
 
-use super::{flags::Tuning, laboratory, obstacles::Obstacles};
+use super::{
+    changes::{adds_too_many_learners, check_others_follow, in_the_log, leaving, members_pending},
+    measured,
+    obstacles::Obstacles,
+};
+use crate::{
+    Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Group, Limits, Member, MoveError, Ordered,
+    PeerStatus, Point, Replica, RequestError, Role, Start, Status, SubscribeError, Subscription, Timed,
+};
 
 /// The time between two looks whether another replica leads.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(10);
@@ -26,10 +27,10 @@ const TRANSFER_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a change that names no version is made again for a group that has changed meanwhile.
 const CHANGE_ATTEMPTS_MAX: u32 = 10;
 
-/// A handle on a group of the node, or on all groups that are merged into one order, and the configuration that the
-/// server needs.
+/// A handle on a group of the node, or on all groups that are merged into one order, and the settings that a server
+/// needs.
 #[derive(Clone, Debug)]
-pub struct Served {
+pub(super) struct OnNode {
     handle: Handle,
     /// The number of that group.
     number: usize,
@@ -42,7 +43,7 @@ pub struct Served {
 
 /// What does not change while the replica runs.
 #[derive(Debug)]
-pub struct Fixed {
+pub(super) struct Fixed {
     pub cluster: ClusterId,
     pub me: ReplicaId,
     pub name: String,
@@ -55,19 +56,19 @@ pub struct Fixed {
     pub obstacles: Arc<Obstacles>,
     /// Whether options that exist to be measured are taken.
     pub laboratory: bool,
-    /// The replica's own settings, which its group may fix.
-    pub tuning: Tuning,
+    /// Options of this replica's own, which its group may fix.
+    pub options: Option<Overrides>,
 }
 
-impl Served {
+impl OnNode {
     /// One of the groups.
-    pub fn new(number: usize, groups: Arc<[Handle]>, fixed: Arc<Fixed>) -> Served {
-        Served { handle: groups[number].clone(), number, groups, merged: Arc::default(), fixed }
+    pub fn new(number: usize, groups: Arc<[Handle]>, fixed: Arc<Fixed>) -> OnNode {
+        OnNode { handle: groups[number].clone(), number, groups, merged: Arc::default(), fixed }
     }
 
     /// One store whose commands several groups order.
-    pub fn merged(groups: Arc<[Handle]>, fixed: Arc<Fixed>) -> Served {
-        Served { handle: groups[0].clone(), number: 0, merged: Arc::clone(&groups), groups, fixed }
+    pub fn merged(groups: Arc<[Handle]>, fixed: Arc<Fixed>) -> OnNode {
+        OnNode { handle: groups[0].clone(), number: 0, merged: Arc::clone(&groups), groups, fixed }
     }
 
     /// The group that orders a command; which one it is changes nothing but how long that takes. It is the first group
@@ -83,8 +84,8 @@ impl Served {
     }
 
     /// One of the groups by itself.
-    fn alone(&self, number: usize) -> Served {
-        Served::new(number, Arc::clone(&self.groups), Arc::clone(&self.fixed))
+    fn alone(&self, number: usize) -> OnNode {
+        OnNode::new(number, Arc::clone(&self.groups), Arc::clone(&self.fixed))
     }
 
     /// A word before what is said of the group, where there are several.
@@ -107,9 +108,43 @@ impl Served {
         };
         let (of, there) = (self.named("of"), self.named("in"));
         format!(
-            "synod: this replica has lost (part of) its log{of} and has no vote{there}; {outlook}: see 'Replicas without \
+            "this replica has lost (part of) its log{of} and has no vote{there}; {outlook}: see 'Replicas without \
              memory' in docs/operating.md (`synod docs operating`)"
         )
+    }
+
+    /// What an operator should know of the group.
+    fn troubles(&self, group: &synod_replica::Group, status: &NodeStatus) -> Vec<String> {
+        let mut lines = Vec::new();
+        // The connections are those of all groups, and the members those of the first one.
+        if self.number == 0 {
+            lines.extend(self.fixed.obstacles.lines(group, status));
+        }
+        if !status.forked_with.is_empty() {
+            let names: Vec<_> = status.forked_with.iter().map(|&id| group.name_of(id)).collect();
+            lines.push(format!(
+                "this replica and {} have different histories{}, and ignore each other: acknowledged writes are in one of \
+                 them only; see 'Forks' in docs/identity.md (`synod docs identity`)",
+                names.join(", "),
+                self.named("in")
+            ));
+        }
+        if status.without_memory && group.counts(self.fixed.me) {
+            lines.push(self.memory_trouble(group));
+        }
+        if !self.fixed.laboratory {
+            let number = Some(self.number).filter(|_| self.groups.len() > 1);
+            lines.extend(measured::remarks(group, number, self.fixed.options.as_ref()));
+        }
+        let stall = status.merge.and_then(|merge| merge.waits_for);
+        let waits =
+            stall.filter(|&(of, since)| usize::from(of.0) == self.number && since >= STALL_TOLD_AFTER);
+        if let Some((_, since)) = waits {
+            let leader = status.leader.map(|leader| self.names_of([leader]).remove(0));
+            let voters = self.names_of(group.voters());
+            lines.push(stall_trouble(self.number, since, leader.as_deref(), &voters));
+        }
+        lines.into_iter().map(|line| format!("synod: {line}")).collect()
     }
 
     fn leads(&self) -> bool {
@@ -119,9 +154,7 @@ impl Served {
     /// The names of the members of the cluster with these ids. Names are told to the first group.
     fn names_of(&self, ids: impl IntoIterator<Item = ReplicaId>) -> Vec<String> {
         let first = self.groups[0].group();
-        let name =
-            |id| first.member(id).map(|member| member.info.name.clone()).filter(|name| !name.is_empty());
-        ids.into_iter().map(|id| name(id).unwrap_or_else(|| id.to_string())).collect()
+        ids.into_iter().map(|id| first.name_of(id)).collect()
     }
 
     /// The choice of the voters of a group, for people; empty if there is none.
@@ -163,15 +196,15 @@ impl Served {
     }
 }
 
-impl Replica for Served {
-    fn gathering(&self) -> (Served, impl Future<Output = ()> + Send + 'static) {
+impl Replica for OnNode {
+    fn gathering(&self) -> (OnNode, impl Future<Output = ()> + Send + 'static) {
         // The first of merged groups takes what is not said to one of them.
         let own = [self.handle.clone()];
         let all = if self.merged.is_empty() { &own[..] } else { &self.merged };
         let (handles, tasks): (Vec<_>, Vec<_>) = all.iter().map(Handle::gathering).unzip();
         let handle = handles[0].clone();
         let merged = if self.merged.is_empty() { Arc::default() } else { handles.into() };
-        let served = Served { handle, merged, ..self.clone() };
+        let served = OnNode { handle, merged, ..self.clone() };
         (served, async move { drop(join_all(tasks).await) })
     }
 
@@ -246,61 +279,20 @@ impl Replica for Served {
         let in_the_log = self.handle.group();
         let group = self.told(&in_the_log);
         let away = in_the_log.is_away(self.fixed.me);
-        let mut troubles = Vec::new();
-        let waits_for: Vec<String> = status.waits_for.iter().map(|&id| group.name_of(id)).collect();
-        // The connections are those of all groups, and the members those of the first one.
-        if self.number == 0 {
-            let lines = self.fixed.obstacles.lines(&in_the_log, &status);
-            troubles.extend(lines.iter().map(|line| format!("synod: {line}")));
-        }
-        let forked: Vec<String> = status.forked_with.iter().map(|&id| group.name_of(id)).collect();
-        if !forked.is_empty() {
-            troubles.push(format!(
-                "synod: this replica and {} have different histories{}, and ignore each other: acknowledged writes are in \
-                 one of them only; see 'Forks' in docs/identity.md (`synod docs identity`)",
-                forked.join(", "),
-                self.named("in")
-            ));
-        }
         // Elsewhere it may have no vote for good, and need none.
         let without_memory = status.without_memory && in_the_log.counts(self.fixed.me);
-        if without_memory {
-            troubles.push(self.memory_trouble(&in_the_log));
-        }
-        if !self.fixed.laboratory {
-            let number = Some(self.number).filter(|_| self.groups.len() > 1);
-            let own = laboratory::own_remarks(&self.fixed.tuning, &in_the_log);
-            let lines = laboratory::remarks(&in_the_log, number).chain(own);
-            troubles.extend(lines.map(|line| format!("synod: {line}")));
-        }
-        let stall = status.merge.and_then(|merge| merge.waits_for);
-        let waits =
-            stall.filter(|&(of, since)| usize::from(of.0) == self.number && since >= STALL_TOLD_AFTER);
-        if let Some((_, since)) = waits {
-            let leader = status.leader.map(|leader| self.names_of([leader]).remove(0));
-            let voters = self.names_of(in_the_log.voters());
-            troubles.push(stall_trouble(self.number, since, leader.as_deref(), &voters));
-        }
         let merged: Vec<_> = (0..self.merged.len()).map(|number| self.alone(number).status()).collect();
-        if !merged.is_empty() {
-            // The first group's are these.
-            troubles.clear();
+        let mut troubles = Vec::new();
+        if merged.is_empty() {
+            troubles = self.troubles(&in_the_log, &status);
         }
         for trouble in merged.iter().flat_map(|of_group| &of_group.troubles) {
             if !troubles.contains(trouble) {
                 troubles.push(trouble.clone());
             }
         }
-        let learned = |id| status.learners.iter().find(|(learner, _)| *learner == id);
-        // Members that were removed a short time ago may still be connected.
-        let members = |id| group.members.iter().any(|member| member.id == id);
-        let peers = status.peers.iter().filter(|peer| members(peer.id)).map(|peer| PeerStatus {
-            replica: peer.id,
-            name: group.name_of(peer.id),
-            up_since: peer.up_since,
-            // Only learners tell how far they are.
-            decided: learned(peer.id).map_or(Slot::ZERO, |&(_, slot)| slot),
-        });
+        let first = self.groups[0].group();
+        let members_pending = if away { String::new() } else { members_pending(&in_the_log, &first) };
         Status {
             cluster: self.fixed.cluster,
             replica: self.fixed.me,
@@ -320,21 +312,17 @@ impl Replica for Served {
             snapshot: status.snapshot,
             sessions: status.client_sessions,
             troubles,
-            forked_with: status.forked_with,
-            peers: peers.collect(),
+            peers: peers(&group, &status),
             receiving: Some(status.receiving).filter(|&(_, total)| total > 0),
             missing: if away { 0 } else { status.decided_elsewhere.0.saturating_sub(status.decided.0) },
             sources: status.sources,
-            waits_for,
-            members_pending: if away {
-                String::new()
-            } else {
-                members_pending(&in_the_log, &self.groups[0].group())
-            },
+            waits_for: status.waits_for.iter().map(|&id| group.name_of(id)).collect(),
+            members_pending,
             placement: self.placement(&in_the_log),
             voters: self.names_of(in_the_log.voters()),
             position: status.merge.map(|merge| merge.position),
-            stalled: stall,
+            stalled: status.merge.and_then(|merge| merge.waits_for),
+            forked_with: status.forked_with,
             merged,
         }
     }
@@ -366,7 +354,7 @@ impl Replica for Served {
                 return Err(Refusal::Stale { expected, current: group.version }.into());
             }
             let wanted = in_the_log(&group, &change)?;
-            if let Some(why) = laboratory::refused(&group, &wanted).filter(|_| !self.fixed.laboratory) {
+            if let Some(why) = measured::refused(&group, &wanted).filter(|_| !self.fixed.laboratory) {
                 return Err(ChangeError::Unacceptable(why));
             }
             if adds_too_many_learners(&group, &wanted, self.fixed.learners_max) {
@@ -377,7 +365,7 @@ impl Replica for Served {
             }
             if let Some(leaving) = leaving(&group, &wanted) {
                 let removed = matches!(wanted, synod_replica::Change::Remove(_));
-                self.check_others_follow(&group, leaving, removed)?;
+                check_others_follow(&self.groups, &group, leaving, removed)?;
             }
             match self.handle.change(group.version, wanted).await {
                 Ok(next) => {
@@ -393,7 +381,7 @@ impl Replica for Served {
         unreachable!("the last attempt returns")
     }
 
-    fn merged_group(&self, number: u32) -> Option<Served> {
+    fn merged_group(&self, number: u32) -> Option<OnNode> {
         let number = usize::try_from(number).ok().filter(|number| *number < self.merged.len())?;
         Some(self.alone(number))
     }
@@ -454,38 +442,19 @@ impl Subscription for Subscribed {
     }
 }
 
-impl Served {
-    /// Refuses to have a member leave the first group of several while another group needs it.
-    fn check_others_follow(
-        &self,
-        first: &synod_replica::Group,
-        leaving: ReplicaId,
-        removed: bool,
-    ) -> Result<(), ChangeError> {
-        for (number, handle) in self.groups.iter().enumerate().skip(1) {
-            // What this replica knows of a group in which it takes no part is old.
-            let (group, old) = (handle.group(), !handle.takes_part());
-            let is_left = |id: &&ReplicaId| first.member(**id).is_some();
-            let is_only =
-                |placement: &Placement| placement.choice.voters.iter().filter(is_left).eq([&leaving]);
-            if removed && group.placement.as_ref().is_some_and(is_only) {
-                let as_known =
-                    if old { ", as far as this replica knows, which takes no part in it" } else { "" };
-                return Err(ChangeError::Unacceptable(format!(
-                    "{leaving} is the only member that votes in group {number}{as_known}: let others vote there first, with \
-                     `synod reconfigure --group {number} --voters`, or ask a replica that takes part in the group"
-                )));
-            }
-            if !old && first.is_needed_by(&group.follower(), leaving) {
-                return Err(ChangeError::Unacceptable(format!(
-                    "group {number} has not followed the last changes of members ({}), and without {leaving} fewer than a \
-                     majority of its voters are left: wait until `synod status` shows it as group 0",
-                    members_pending(&group, first)
-                )));
-            }
-        }
-        Ok(())
-    }
+/// The other members, as this replica sees them.
+fn peers(group: &Group, status: &NodeStatus) -> Vec<PeerStatus> {
+    let learned = |id| status.learners.iter().find(|(learner, _)| *learner == id);
+    // Members that were removed a short time ago may still be connected.
+    let members = |id| group.members.iter().any(|member| member.id == id);
+    let peers = status.peers.iter().filter(|peer| members(peer.id)).map(|peer| PeerStatus {
+        replica: peer.id,
+        name: group.name_of(peer.id),
+        up_since: peer.up_since,
+        // Only learners tell how far they are.
+        decided: learned(peer.id).map_or(Slot::ZERO, |&(_, slot)| slot),
+    });
+    peers.collect()
 }
 
 /// How long batches of merged groups may wait for one of them before an operator hears of it.
@@ -498,112 +467,11 @@ fn stall_trouble(group: usize, since: Duration, leader: Option<&str>, voters: &[
         Some(leader) => format!("orders nothing although {leader} leads it"),
     };
     format!(
-        "synod: commands have waited for group {group} for {:.1} s, since it {why}: `synod status --cluster` shows which of \
+        "commands have waited for group {group} for {:.1} s, since it {why}: `synod status --cluster` shows which of \
          its voters ({}) do not answer or have lost their logs",
         since.as_secs_f64(),
         voters.join(", ")
     )
-}
-
-/// The member that leaves with a change of the group, or will.
-fn leaving(group: &synod_replica::Group, change: &synod_replica::Change) -> Option<ReplicaId> {
-    use synod_replica::Change;
-    match *change {
-        Change::Remove(id) | Change::Add { goal: Goal::Replace(id), .. } => Some(id),
-        Change::Promote { id: promoted, .. } => group.learners().find_map(|(id, goal)| match goal {
-            Goal::Replace(old) if id == promoted => Some(old),
-            _ => None,
-        }),
-        _ => None,
-    }
-}
-
-/// Whether a change would leave more members than so many without a vote for good. A learner that is to vote, or to
-/// replace another member, does not count.
-fn adds_too_many_learners(group: &synod_replica::Group, change: &synod_replica::Change, max: u32) -> bool {
-    use synod_replica::Change;
-    let stay = group.learners().filter(|(_, goal)| *goal == Goal::Learn).count();
-    matches!(change, Change::Add { goal: Goal::Learn, .. }) && stay >= max as usize
-}
-
-/// What is missing until a group has the members of the first one, for people; empty if it has them, as the first group
-/// itself does.
-fn members_pending(group: &synod_replica::Group, first: &synod_replica::Group) -> String {
-    if !matches!(group.membership, Membership::Follows(_)) || group.agrees_with(first) {
-        return String::new();
-    }
-    let name = |member: &synod_replica::Member| match member.info.name.as_str() {
-        "" => member.id.to_string(),
-        name => name.to_owned(),
-    };
-    let mut missing = Vec::new();
-    let part = |id| first.member(id).is_some() && group.has_part_for(id);
-    for member in first.members.iter().filter(|member| part(member.id)) {
-        let is_to_vote = first.votes(member.id) && group.may_choose(member.id);
-        match group.member(member.id) {
-            None => missing.push(format!("{} joins", name(member))),
-            Some(_) if is_to_vote && !group.votes(member.id) => {
-                missing.push(format!("{} learns", name(member)))
-            }
-            Some(_) if !is_to_vote && group.votes(member.id) => {
-                missing.push(format!("{} hands over its vote", name(member)));
-            }
-            Some(_) => {}
-        }
-    }
-    let left = group.members.iter().filter(|member| !part(member.id));
-    missing.extend(left.map(|member| format!("{} leaves", name(member))));
-    if missing.is_empty() { "not up to date".to_owned() } else { missing.join(", ") }
-}
-
-/// A change in the form in which the log holds it, made for this group.
-fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_replica::Change, ChangeError> {
-    use synod_replica::Change as Core;
-    let unacceptable = |error: &dyn std::fmt::Display| ChangeError::Unacceptable(error.to_string());
-    Ok(match change {
-        Change::Add { name, peer_urls, goal } => {
-            let taken = |member: &synod_replica::Member| {
-                let replaced = *goal == Goal::Replace(member.id);
-                member.info.name == *name && !name.is_empty() && !replaced
-            };
-            if let Some(member) = group.members.iter().find(|member| taken(member)) {
-                let why = format!("{} has the name {name} already; choose another", member.id);
-                return Err(ChangeError::Unacceptable(why));
-            }
-            let info = MemberInfo::new(name, peer_urls.clone());
-            Core::Add { info, goal: *goal }
-        }
-        Change::Promote(id) => Core::promote(*id),
-        Change::Remove(id) => Core::Remove(*id),
-        Change::Update { id, peer_urls } => {
-            let member = group.member(*id).ok_or(Refusal::NotAMember(*id))?;
-            let mut info = member.info.clone();
-            info.peer_urls.clone_from(peer_urls);
-            Core::Update { id: *id, info }
-        }
-        Change::Order { protocol, election, options } => {
-            let protocol: ProtocolKind = protocol
-                .as_deref()
-                .map_or(Ok(group.protocol), str::parse)
-                .map_err(|error| unacceptable(&error))?;
-            // Another protocol brings its own election; the same protocol keeps the one it has.
-            let usual = if protocol == group.protocol { group.election } else { protocol.elections()[0] };
-            let election =
-                election.as_deref().map_or(Ok(usual), str::parse).map_err(|error| unacceptable(&error))?;
-            let usual =
-                if protocol == group.protocol { group.overrides.clone() } else { Overrides::default() };
-            let overrides: Overrides =
-                options.as_deref().map_or(Ok(usual), str::parse).map_err(|error| unacceptable(&error))?;
-            Core::Order { protocol, election, overrides }
-        }
-        Change::Place { voters, others_stay_away } => {
-            let others = if *others_stay_away { Others::StayAway } else { Others::Learn };
-            Core::Place((!voters.is_empty()).then(|| Choice::of(voters.iter().copied(), others)))
-        }
-        Change::Limits(limits) => {
-            Core::Limits(group.limits.with(limits).map_err(|error| unacceptable(&error))?)
-        }
-    })
 }
 
 fn role(role: synod_consensus::Role) -> Role {
@@ -619,41 +487,4 @@ fn role(role: synod_consensus::Role) -> Role {
 fn timed<T>(timed: synod_node::Timed<T>) -> Timed<T> {
     let synod_node::Timed { outcome, ordering, execution } = timed;
     Timed { outcome, ordering, execution }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn learners_that_are_to_vote_do_not_count() {
-        use synod_replica::{Change, ChangeRequest, Goal, Group};
-        let group = Group::of(&synod_consensus::Options::default(), [1, 2, 3].map(ReplicaId));
-        let add = |goal| Change::Add { info: MemberInfo::new("", vec![format!("http://{goal:?}:1")]), goal };
-        let added = |group: &Group, goal| {
-            group.apply(Slot(1), &ChangeRequest { expected: group.version, change: add(goal) }).unwrap()
-        };
-        let voting = added(&group, Goal::Vote);
-        assert!(!adds_too_many_learners(&voting, &add(Goal::Learn), 1));
-        let learning = added(&voting, Goal::Learn);
-        assert!(adds_too_many_learners(&learning, &add(Goal::Learn), 1));
-        assert!(!adds_too_many_learners(&learning, &add(Goal::Learn), 2));
-        assert!(!adds_too_many_learners(&learning, &add(Goal::Vote), 1));
-        assert!(!adds_too_many_learners(&learning, &Change::promote(ReplicaId(5)), 1));
-    }
-
-    #[test]
-    fn a_member_leaves_when_its_successor_is_promoted() {
-        use synod_replica::{Change, ChangeRequest, Goal, Group};
-        let group = Group::of(&synod_consensus::Options::default(), [1, 2, 3].map(ReplicaId));
-        let add = |goal| Change::Add { info: MemberInfo::default(), goal };
-        let replaces = add(Goal::Replace(ReplicaId(2)));
-        assert_eq!(leaving(&group, &replaces), Some(ReplicaId(2)));
-        assert_eq!(leaving(&group, &add(Goal::Vote)), None);
-        assert_eq!(leaving(&group, &Change::Remove(ReplicaId(1))), Some(ReplicaId(1)));
-        let request = ChangeRequest { expected: group.version, change: replaces };
-        let group = group.apply(Slot(1), &request).unwrap();
-        assert_eq!(leaving(&group, &Change::promote(ReplicaId(4))), Some(ReplicaId(2)));
-        assert_eq!(leaving(&group, &Change::promote(ReplicaId(3))), None);
-    }
 }
