@@ -193,6 +193,12 @@ impl Group {
         self.members.iter().filter(|member| member.standing == Standing::Voter).map(|member| member.id)
     }
 
+    /// Whether the replica `id` is a member without a vote.
+    #[must_use]
+    pub fn learns(&self, id: ReplicaId) -> bool {
+        self.member(id).is_some_and(|member| member.standing != Standing::Voter)
+    }
+
     /// The members that learn.
     pub fn learners(&self) -> impl Iterator<Item = (ReplicaId, Goal)> + '_ {
         self.members.iter().filter_map(|member| match member.standing {

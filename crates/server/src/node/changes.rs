@@ -1,17 +1,15 @@
-//! Changes of a group, as clients ask for them: the change that the log is to hold, and what this server refuses before it
-//! is proposed.
+//! What a server refuses of a change before it is proposed, and how far a group has followed the first one.
 
-use synod_consensus::{Overrides, ProtocolKind};
 use synod_node::Handle;
-use synod_replica::{Choice, Goal, MemberInfo, Membership, Others, Placement, Refusal};
+use synod_replica::{Membership, Placement};
 use synod_wire::ReplicaId;
 
-use crate::{Change, ChangeError};
+use crate::{Change, ChangeError, Goal, Group, Member};
 
 /// Refuses to have a member leave the first of several groups while another group needs it.
 pub(super) fn check_others_follow(
     groups: &[Handle],
-    first: &synod_replica::Group,
+    first: &Group,
     leaving: ReplicaId,
     removed: bool,
 ) -> Result<(), ChangeError> {
@@ -40,11 +38,11 @@ pub(super) fn check_others_follow(
 
 /// What is missing until a group has the members of the first one, for people; empty if it has them, as the first group
 /// itself does.
-pub(super) fn members_pending(group: &synod_replica::Group, first: &synod_replica::Group) -> String {
+pub(super) fn members_pending(group: &Group, first: &Group) -> String {
     if !matches!(group.membership, Membership::Follows(_)) || group.agrees_with(first) {
         return String::new();
     }
-    let name = synod_replica::Member::name;
+    let name = Member::name;
     let mut missing = Vec::new();
     let part = |id| first.member(id).is_some() && group.has_part_for(id);
     for member in first.members.iter().filter(|member| part(member.id)) {
@@ -66,8 +64,7 @@ pub(super) fn members_pending(group: &synod_replica::Group, first: &synod_replic
 }
 
 /// The member that leaves with a change of the group, or will.
-pub(super) fn leaving(group: &synod_replica::Group, change: &synod_replica::Change) -> Option<ReplicaId> {
-    use synod_replica::Change;
+pub(super) fn leaving(group: &Group, change: &Change) -> Option<ReplicaId> {
     match *change {
         Change::Remove(id) | Change::Add { goal: Goal::Replace(id), .. } => Some(id),
         Change::Promote { id: promoted, .. } => group.learners().find_map(|(id, goal)| match goal {
@@ -80,78 +77,20 @@ pub(super) fn leaving(group: &synod_replica::Group, change: &synod_replica::Chan
 
 /// Whether a change would leave more members than so many without a vote for good. A learner that is to vote, or to
 /// replace another member, does not count.
-pub(super) fn adds_too_many_learners(
-    group: &synod_replica::Group,
-    change: &synod_replica::Change,
-    max: u32,
-) -> bool {
-    use synod_replica::Change;
+pub(super) fn adds_too_many_learners(group: &Group, change: &Change, max: u32) -> bool {
     let stay = group.learners().filter(|(_, goal)| *goal == Goal::Learn).count();
     matches!(change, Change::Add { goal: Goal::Learn, .. }) && stay >= max as usize
 }
 
-/// A change in the form in which the log holds it, made for this group.
-pub(super) fn in_the_log(
-    group: &synod_replica::Group,
-    change: &Change,
-) -> Result<synod_replica::Change, ChangeError> {
-    use synod_replica::Change as Core;
-    let unacceptable = |error: &dyn std::fmt::Display| ChangeError::Unacceptable(error.to_string());
-    Ok(match change {
-        Change::Add { name, peer_urls, goal } => {
-            let taken = |member: &synod_replica::Member| {
-                let replaced = *goal == Goal::Replace(member.id);
-                member.info.name == *name && !name.is_empty() && !replaced
-            };
-            if let Some(member) = group.members.iter().find(|member| taken(member)) {
-                let why = format!("{} has the name {name} already; choose another", member.id);
-                return Err(ChangeError::Unacceptable(why));
-            }
-            let info = MemberInfo::new(name, peer_urls.clone());
-            Core::Add { info, goal: *goal }
-        }
-        Change::Promote(id) => Core::promote(*id),
-        Change::Remove(id) => Core::Remove(*id),
-        Change::Update { id, peer_urls } => {
-            let member = group.member(*id).ok_or(Refusal::NotAMember(*id))?;
-            let mut info = member.info.clone();
-            info.peer_urls.clone_from(peer_urls);
-            Core::Update { id: *id, info }
-        }
-        Change::Order { protocol, election, options } => {
-            let protocol: ProtocolKind = protocol
-                .as_deref()
-                .map_or(Ok(group.protocol), str::parse)
-                .map_err(|error| unacceptable(&error))?;
-            // Another protocol brings its own election; the same protocol keeps the one it has.
-            let usual = if protocol == group.protocol { group.election } else { protocol.elections()[0] };
-            let election =
-                election.as_deref().map_or(Ok(usual), str::parse).map_err(|error| unacceptable(&error))?;
-            let usual =
-                if protocol == group.protocol { group.overrides.clone() } else { Overrides::default() };
-            let overrides: Overrides =
-                options.as_deref().map_or(Ok(usual), str::parse).map_err(|error| unacceptable(&error))?;
-            Core::Order { protocol, election, overrides }
-        }
-        Change::Place { voters, others_stay_away } => {
-            let others = if *others_stay_away { Others::StayAway } else { Others::Learn };
-            Core::Place((!voters.is_empty()).then(|| Choice::of(voters.iter().copied(), others)))
-        }
-        Change::Limits(limits) => {
-            Core::Limits(group.limits.with(limits).map_err(|error| unacceptable(&error))?)
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use synod_replica::{ChangeRequest, MemberInfo};
     use synod_wire::Slot;
 
     use super::*;
 
     #[test]
     fn learners_that_are_to_vote_do_not_count() {
-        use synod_replica::{Change, ChangeRequest, Goal, Group};
         let group = Group::of(&synod_consensus::Options::default(), [1, 2, 3].map(ReplicaId));
         let add = |goal| Change::Add { info: MemberInfo::new("", vec![format!("http://{goal:?}:1")]), goal };
         let added = |group: &Group, goal| {
@@ -168,7 +107,6 @@ mod tests {
 
     #[test]
     fn a_member_leaves_when_its_successor_is_promoted() {
-        use synod_replica::{Change, ChangeRequest, Goal, Group};
         let group = Group::of(&synod_consensus::Options::default(), [1, 2, 3].map(ReplicaId));
         let add = |goal| Change::Add { info: MemberInfo::default(), goal };
         let replaces = add(Goal::Replace(ReplicaId(2)));

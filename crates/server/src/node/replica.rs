@@ -5,19 +5,20 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use synod_consensus::Overrides;
-use synod_node::{Handle, NodeStatus};
-use synod_replica::{ChangeRequest, Choice, Refusal, SessionCommand};
-use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId, Slot};
+use synod_node::Handle;
+use synod_replica::{ChangeRequest, SessionCommand};
+use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    changes::{adds_too_many_learners, check_others_follow, in_the_log, leaving, members_pending},
+    changes::{adds_too_many_learners, check_others_follow, leaving, members_pending},
     measured,
     obstacles::Obstacles,
 };
 use crate::{
-    Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Group, Limits, Member, MoveError, Ordered,
-    PeerStatus, Point, Replica, RequestError, Role, Start, Status, SubscribeError, Subscription, Timed,
+    Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Group, Limits, MoveError, NodeStatus,
+    Ordered, Point, Refusal, Replica, RequestError, Start, Status, SubscribeError, Subscription, Timed,
+    Wanted,
 };
 
 /// The time between two looks whether another replica leads.
@@ -94,7 +95,7 @@ impl OnNode {
     }
 
     /// What an operator should know of a group in which this replica has no vote, since it lost its log.
-    fn memory_trouble(&self, group: &synod_replica::Group) -> String {
+    fn memory_trouble(&self, group: &Group) -> String {
         let others: Vec<_> = group.voters().filter(|&id| id != self.fixed.me).collect();
         let outlook = if group.voters().count() / 2 < others.len() {
             "it votes again by itself while most voters have kept theirs".to_owned()
@@ -114,7 +115,7 @@ impl OnNode {
     }
 
     /// What an operator should know of the group.
-    fn troubles(&self, group: &synod_replica::Group, status: &NodeStatus) -> Vec<String> {
+    fn troubles(&self, group: &Group, status: &NodeStatus) -> Vec<String> {
         let mut lines = Vec::new();
         // The connections are those of all groups, and the members those of the first one.
         if self.number == 0 {
@@ -156,44 +157,6 @@ impl OnNode {
         let first = self.groups[0].group();
         ids.into_iter().map(|id| first.name_of(id)).collect()
     }
-
-    /// The choice of the voters of a group, for people; empty if there is none.
-    fn placement(&self, group: &synod_replica::Group) -> String {
-        let Some(Choice { voters, others, .. }) = group.placement.as_ref().map(|placement| &placement.choice)
-        else {
-            return String::new();
-        };
-        let names = self.names_of(voters.iter().copied());
-        format!(
-            "{} {}, the others {others}",
-            names.join(", "),
-            if names.len() == 1 { "votes" } else { "vote" }
-        )
-    }
-
-    fn told(&self, group: &synod_replica::Group) -> Group {
-        let progress = self.handle.status().learners;
-        let decided = |id| progress.iter().find(|(learner, _)| *learner == id).map(|&(_, slot)| slot);
-        let members = group.members.iter().map(|member| Member {
-            id: member.id,
-            name: member.info.name.clone(),
-            peer_urls: member.info.peer_urls.clone(),
-            client_urls: member.info.client_urls.clone(),
-            standing: member.standing,
-            decided: decided(member.id),
-        });
-        let mut members: Vec<_> = members.collect();
-        members.sort_by_key(|member| member.id);
-        Group {
-            version: group.version,
-            epoch: group.epoch.0,
-            protocol: group.protocol.to_string(),
-            election: group.election.to_string(),
-            options: group.overrides.to_string(),
-            limits: group.limits.to_string(),
-            members,
-        }
-    }
 }
 
 impl Replica for OnNode {
@@ -228,7 +191,7 @@ impl Replica for OnNode {
     }
 
     async fn execute_timed(&self, command: Bytes) -> Timed<Bytes> {
-        timed(self.orders().execute_timed(command).await)
+        self.orders().execute_timed(command).await
     }
 
     async fn execute_in_session_timed(
@@ -239,12 +202,12 @@ impl Replica for OnNode {
         command: Bytes,
     ) -> Timed<Bytes> {
         let place = SessionCommand { session, sequence, lowest_outstanding };
-        timed(self.orders().execute_in_session_timed(place, command).await)
+        self.orders().execute_in_session_timed(place, command).await
     }
 
     async fn query_timed(&self, query: Bytes, consistency: Consistency) -> Timed<Answer> {
         if consistency == Consistency::Linearizable {
-            return timed(self.handle.read_timed(query).await);
+            return self.handle.read_timed(query).await;
         }
         // This replica's own state answers.
         let began = Instant::now();
@@ -275,54 +238,35 @@ impl Replica for OnNode {
     }
 
     fn status(&self) -> Status {
-        let status = self.handle.status();
-        let in_the_log = self.handle.group();
-        let group = self.told(&in_the_log);
-        let away = in_the_log.is_away(self.fixed.me);
-        // Elsewhere it may have no vote for good, and need none.
-        let without_memory = status.without_memory && in_the_log.counts(self.fixed.me);
+        let mut node = self.handle.status();
+        let group = self.handle.group();
         let merged: Vec<_> = (0..self.merged.len()).map(|number| self.alone(number).status()).collect();
         let mut troubles = Vec::new();
         if merged.is_empty() {
-            troubles = self.troubles(&in_the_log, &status);
+            troubles = self.troubles(&group, &node);
         }
         for trouble in merged.iter().flat_map(|of_group| &of_group.troubles) {
             if !troubles.contains(trouble) {
                 troubles.push(trouble.clone());
             }
         }
-        let first = self.groups[0].group();
-        let members_pending = if away { String::new() } else { members_pending(&in_the_log, &first) };
+        // Elsewhere it may have no vote for good, and need none.
+        node.without_memory &= group.counts(self.fixed.me);
+        let mut pending = String::new();
+        if group.is_away(self.fixed.me) {
+            (node.leader, node.decided_elsewhere) = (None, node.decided);
+        } else {
+            pending = members_pending(&group, &self.groups[0].group());
+        }
         Status {
             cluster: self.fixed.cluster,
             replica: self.fixed.me,
             name: self.fixed.name.clone(),
-            role: if away { Role::Away } else { role(status.role) },
-            without_memory,
-            leader: status.leader.filter(|_| !away),
-            ballot: status.ballot,
-            epoch: in_the_log.epoch,
-            protocol: group.protocol.clone(),
-            election: group.election.clone(),
-            dissemination: in_the_log.overrides.dissemination().to_string(),
             durability: self.fixed.durability.clone(),
-            decided: status.decided,
-            applied: status.executed,
-            log_bytes: status.log_bytes,
-            snapshot: status.snapshot,
-            sessions: status.client_sessions,
+            node,
+            group,
             troubles,
-            peers: peers(&group, &status),
-            receiving: Some(status.receiving).filter(|&(_, total)| total > 0),
-            missing: if away { 0 } else { status.decided_elsewhere.0.saturating_sub(status.decided.0) },
-            sources: status.sources,
-            waits_for: status.waits_for.iter().map(|&id| group.name_of(id)).collect(),
-            members_pending,
-            placement: self.placement(&in_the_log),
-            voters: self.names_of(in_the_log.voters()),
-            position: status.merge.map(|merge| merge.position),
-            stalled: status.merge.and_then(|merge| merge.waits_for),
-            forked_with: status.forked_with,
+            members_pending: pending,
             merged,
         }
     }
@@ -331,8 +275,8 @@ impl Replica for OnNode {
         self.handle.takes_part() && self.handle.status().takes_care
     }
 
-    fn group(&self) -> Group {
-        self.told(&self.handle.group())
+    fn group(&self) -> Arc<Group> {
+        self.handle.group()
     }
 
     fn elsewhere(&self) -> Option<Elsewhere> {
@@ -345,7 +289,7 @@ impl Replica for OnNode {
         Some(Elsewhere { client_urls: urls.collect(), names: self.names_of(voters.iter().copied()) })
     }
 
-    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Changed, ChangeError> {
+    async fn change(&self, expected: Option<u64>, wanted: &Wanted<'_>) -> Result<Changed, ChangeError> {
         for attempt in 1.. {
             // The answer does not matter: after it the group here is no older than this call.
             self.handle.query(Bytes::new()).await?;
@@ -353,23 +297,23 @@ impl Replica for OnNode {
             if let Some(expected) = expected.filter(|&expected| expected != group.version) {
                 return Err(Refusal::Stale { expected, current: group.version }.into());
             }
-            let wanted = in_the_log(&group, &change)?;
-            if let Some(why) = measured::refused(&group, &wanted).filter(|_| !self.fixed.laboratory) {
+            let change = wanted(&group)?;
+            if let Some(why) = measured::refused(&group, &change).filter(|_| !self.fixed.laboratory) {
                 return Err(ChangeError::Unacceptable(why));
             }
-            if adds_too_many_learners(&group, &wanted, self.fixed.learners_max) {
+            if adds_too_many_learners(&group, &change, self.fixed.learners_max) {
                 // What the group itself refuses, as an address that is taken, is said first, as by etcd.
-                let request = ChangeRequest { expected: group.version, change: wanted };
-                let alone = group.apply(Slot(0), &request).err();
+                let request = ChangeRequest { expected: group.version, change };
+                let alone = group.apply(synod_wire::Slot(0), &request).err();
                 return Err(alone.map_or(ChangeError::TooManyLearners, ChangeError::from));
             }
-            if let Some(leaving) = leaving(&group, &wanted) {
-                let removed = matches!(wanted, synod_replica::Change::Remove(_));
+            if let Some(leaving) = leaving(&group, &change) {
+                let removed = matches!(change, Change::Remove(_));
                 check_others_follow(&self.groups, &group, leaving, removed)?;
             }
-            match self.handle.change(group.version, wanted).await {
+            match self.handle.change(group.version, change).await {
                 Ok(next) => {
-                    return Ok(Changed { group: self.told(&next), dropped: group.dropped_by(&next) });
+                    return Ok(Changed { dropped: group.dropped_by(&next), group: Arc::new(next) });
                 }
                 Err(synod_node::ChangeError::Refused(Refusal::Stale { .. }))
                     if expected.is_none() && attempt < CHANGE_ATTEMPTS_MAX => {}
@@ -391,7 +335,7 @@ impl Replica for OnNode {
         groups: Vec<GroupId>,
         start: Start,
     ) -> Result<Box<dyn Subscription>, SubscribeError> {
-        Ok(Box::new(Subscribed(self.handle.subscribe(groups, start).await?)))
+        Ok(Box::new(self.handle.subscribe(groups, start).await?))
     }
 
     async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
@@ -417,44 +361,26 @@ impl Replica for OnNode {
     }
 }
 
-/// A subscription of the node, as the server takes it.
-struct Subscribed(synod_node::Subscription);
-
-impl Subscription for Subscribed {
+impl Subscription for synod_node::Subscription {
     fn next(&mut self) -> Pin<Box<dyn Future<Output = Result<Ordered, SubscribeError>> + Send + '_>> {
-        Box::pin(self.0.next())
+        Box::pin(synod_node::Subscription::next(self))
     }
 
     fn try_next(&mut self) -> Option<Ordered> {
-        self.0.try_next()
+        synod_node::Subscription::try_next(self)
     }
 
     fn remove(&mut self, group: GroupId) {
-        self.0.remove(group);
+        synod_node::Subscription::remove(self, group);
     }
 
     fn points(&self) -> Vec<Point> {
-        self.0.points()
+        synod_node::Subscription::points(self)
     }
 
     fn lacks_leader(&self) -> bool {
-        self.0.lacks_leader()
+        synod_node::Subscription::lacks_leader(self)
     }
-}
-
-/// The other members, as this replica sees them.
-fn peers(group: &Group, status: &NodeStatus) -> Vec<PeerStatus> {
-    let learned = |id| status.learners.iter().find(|(learner, _)| *learner == id);
-    // Members that were removed a short time ago may still be connected.
-    let members = |id| group.members.iter().any(|member| member.id == id);
-    let peers = status.peers.iter().filter(|peer| members(peer.id)).map(|peer| PeerStatus {
-        replica: peer.id,
-        name: group.name_of(peer.id),
-        up_since: peer.up_since,
-        // Only learners tell how far they are.
-        decided: learned(peer.id).map_or(Slot::ZERO, |&(_, slot)| slot),
-    });
-    peers.collect()
 }
 
 /// How long batches of merged groups may wait for one of them before an operator hears of it.
@@ -472,19 +398,4 @@ fn stall_trouble(group: usize, since: Duration, leader: Option<&str>, voters: &[
         since.as_secs_f64(),
         voters.join(", ")
     )
-}
-
-fn role(role: synod_consensus::Role) -> Role {
-    match role {
-        synod_consensus::Role::Leader => Role::Leader,
-        synod_consensus::Role::Follower => Role::Follower,
-        synod_consensus::Role::Candidate => Role::Candidate,
-        synod_consensus::Role::Recovering => Role::Recovering,
-        _ => Role::Learner,
-    }
-}
-
-fn timed<T>(timed: synod_node::Timed<T>) -> Timed<T> {
-    let synod_node::Timed { outcome, ordering, execution } = timed;
-    Timed { outcome, ordering, execution }
 }
