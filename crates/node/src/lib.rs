@@ -86,7 +86,7 @@ pub use metrics::NodeMetrics;
 pub use node::Node;
 pub use origin::{AskError, ORIGIN_FORMAT, Origin, is_begun};
 pub use session::{Endpoint, Session, SessionError};
-pub use status::{MergeStatus, NodeStatus, PeerLink};
+pub use status::{MergeStatus, NodeStatus, PeerLink, role_number};
 pub use subscription::Subscription;
 pub use synod_transport::{Obstacle, ObstacleKind, Repeats, Tls, TransportError};
 pub use synod_wire::GROUPS_MAX;
