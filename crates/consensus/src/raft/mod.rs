@@ -109,14 +109,14 @@ enum State {
 impl Protocol for Raft {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
         let before = effects.last_lsn();
-        self.yield_if_overslept(now, effects);
+        self.yield_after_sleep(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::Raft(message) } => {
                 self.receive(now, from, message, effects);
             }
             // This message is of another protocol.
             Input::Receive { .. } => {}
-            // It waits for the flush, which looks at what else this step would look at.
+            // The flush sends the batch, and does the checks at the end of a step, so this returns early.
             Input::Propose { batch, awaited } => return self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, link } => {
@@ -149,7 +149,7 @@ impl Protocol for Raft {
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
         let before = effects.last_lsn();
-        self.yield_if_overslept(now, effects);
+        self.yield_after_sleep(now, effects);
         self.write(effects);
         self.disk.appended(before, effects.last_lsn(), now);
         self.replicate(now, effects);
