@@ -41,7 +41,7 @@ use driftwood::Gossip;
 use election::{Candidate, ElectionTimer};
 use leader::Leader;
 use log::Log;
-use planted::Rules;
+use rules::Rules;
 use std::sync::Arc;
 use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
@@ -293,7 +293,12 @@ impl Raft {
 
     /// The rules that this replica follows.
     fn rules(&self) -> Rules {
-        Rules::of(&self.options)
+        planted::rules(&self.options)
+    }
+
+    /// The rules that rounds of gossip add.
+    fn gossip_rules(&self) -> driftwood::Rules {
+        driftwood::rules(&self.options)
     }
 
     /// Goes on in a higher term, or votes in the present one; nothing may leave that speaks of it before it is durable.
@@ -301,7 +306,7 @@ impl Raft {
         debug_assert!(
             term > self.term
                 || term == self.term && self.voted_for.is_none_or(|id| Some(id) == voted_for)
-                || self.rules().has(Bug::VoteTwice),
+                || self.options.has(crate::Bug::Raft(Bug::VoteTwice)),
             "one vote a term"
         );
         (self.term, self.voted_for) = (term, voted_for);
