@@ -339,3 +339,111 @@ impl<A: Algorithm> Layer<A> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rounds::{Bounds, LastVoting, OneThirdRule, Word};
+
+    const SLOT: Slot = Slot(1);
+
+    fn bounds() -> Bounds {
+        Bounds::exact(3, Duration::from_nanos(100), Duration::from_nanos(1))
+    }
+
+    fn at(nanos: u64) -> Time {
+        Time::from_nanos(nanos)
+    }
+
+    /// The layer of the second of three members, which proposes 7.
+    fn layer<A: Algorithm<Value = u64>>(algorithm: A, synchronisation: Synchronisation) -> Layer<A> {
+        let members = Members::new((1..=3).map(ReplicaId), ReplicaId(2));
+        let mut layer = Layer::new(algorithm, members, synchronisation);
+        layer.propose(SLOT, 7);
+        layer
+    }
+
+    /// Sends the letters of a round, and returns who got one.
+    fn send<A: Algorithm>(layer: &mut Layer<A>, now: Time) -> Vec<u64> {
+        layer.begin(now);
+        std::iter::from_fn(|| layer.next_letter(now)).map(|(to, _)| to.0).collect()
+    }
+
+    fn said<M>(from: u64, round: u64, message: M) -> (ReplicaId, Letter<M>) {
+        (ReplicaId(from), Letter { round: Round(round), said: vec![(SLOT, message)] })
+    }
+
+    fn ids(layer: &Layer<impl Algorithm>, set: ReplicaSet) -> Vec<u64> {
+        layer.members.ids().iter().filter(|id| layer.members.contains(set, **id)).map(|id| id.0).collect()
+    }
+
+    #[test]
+    fn a_time_out_counts_from_the_last_letter_and_what_has_arrived_counts_first() {
+        let mut layer = layer(OneThirdRule::new(), bounds().full());
+        let Synchronisation::Full { round } = bounds().full() else { panic!() };
+        layer.begin(at(0));
+        assert!(layer.has_letters() && layer.next_letter(at(10)).is_some());
+        assert!(!layer.receive(at(5_000), []), "a letter is still to be sent");
+        assert!(layer.next_letter(at(20)).is_some() && !layer.has_letters());
+        assert!(!layer.receive(at(20) + round - Duration::from_nanos(1), [said(1, 1, 7)]));
+        assert!(layer.receive(at(20) + round, [said(3, 1, 7)]), "the time-out");
+        let ended = layer.take_ended();
+        assert_eq!((ids(&layer, ended[0].heard), layer.round()), (vec![1, 2, 3], Round(2)));
+        assert_eq!(layer.take_decided(), [(SLOT, 7)]);
+    }
+
+    #[test]
+    fn a_letter_of_an_earlier_round_is_lost() {
+        let mut layer = layer(OneThirdRule::new(), bounds().full());
+        send(&mut layer, at(0));
+        assert!(layer.receive(at(1), [said(1, 2, 7)]), "a higher round");
+        send(&mut layer, at(2));
+        assert!(!layer.receive(at(3), [said(3, 1, 7)]));
+        assert!(layer.receive(at(9_000), []));
+        let heard: Vec<_> = layer.take_ended().iter().map(|it| ids(&layer, it.heard)).collect();
+        assert_eq!(heard, [vec![2], vec![1, 2]], "the letter of round 1 came in round 2");
+    }
+
+    /// The vote and a letter of the round after it come in one step: the round of the vote is skipped, and its
+    /// transition takes the vote.
+    #[test]
+    fn what_was_received_counts_in_a_round_that_is_skipped() {
+        let mut layer = layer(LastVoting::three(), bounds().phase());
+        assert_eq!(send(&mut layer, at(0)), [1], "the estimate goes to the coordinator");
+        let letters = [said(1, 2, Word::Vote(9)), said(1, 3, Word::Acknowledgement(Some(9)))];
+        assert!(layer.receive(at(1), letters));
+        assert_eq!(layer.round(), Round(3));
+        assert!(layer.take_ended()[1].is_skipped);
+        layer.begin(at(2));
+        let (_, letter) = layer.next_letter(at(2)).unwrap();
+        assert_eq!(letter.said, [(SLOT, Word::Acknowledgement(Some(9)))]);
+    }
+
+    /// A letter from far ahead costs a phase of transitions, and no memory; one that no replica can send is ignored.
+    #[test]
+    fn a_jump_costs_no_more_than_what_was_received() {
+        let mut layer = layer(LastVoting::four(), bounds().swift());
+        send(&mut layer, at(0));
+        let far = 1 << 40;
+        let empty = |round| (ReplicaId(1), Letter { round: Round(round), said: Vec::new() });
+        assert!(!layer.receive(at(1), [empty(u64::MAX), empty(ROUND_MAX.0 + 1)]));
+        assert!(
+            layer
+                .receive(at(2), [empty(far), (ReplicaId(9), Letter { round: Round(far + 1), said: vec![] })])
+        );
+        assert_eq!(layer.round(), Round(far), "a stranger is not followed");
+        assert!(layer.take_ended().len() < 10 && layer.received.len() == 1);
+        // The end of a phase was among the transitions, so that nothing of the old one is left.
+        assert_eq!(layer.coordinator, Some(ReplicaId(1)));
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_forgotten_instance() {
+        let mut layer = layer(OneThirdRule::new(), bounds().full());
+        layer.propose(Slot(2), 5);
+        layer.forget(SLOT);
+        layer.begin(at(0));
+        let (_, letter) = layer.next_letter(at(0)).unwrap();
+        assert_eq!(letter.said, [(Slot(2), 5)]);
+    }
+}
