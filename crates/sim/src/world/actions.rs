@@ -4,12 +4,16 @@ use std::{convert::Infallible, time::Duration};
 
 use bytes::Bytes;
 use synod_consensus::To;
-use synod_host::Kept;
-use synod_replica::{Action, Event, Fork, LogRecord, PeerMessage, RequestId, SnapshotInfo};
+use synod_host::{Effect, Kept, ReadAt};
+use synod_replica::{Action, Event, Fork, LogRecord, PeerMessage, SnapshotInfo};
 use synod_storage::StorageError;
 use synod_wire::{Ballots, Batch, Epoch, GroupId, Lsn, ReplicaId, Slot, Time};
 
-use super::{Happening, World, machine::Task};
+use super::{
+    Happening, World,
+    machine::Task,
+    waiting::{Question, Waiter},
+};
 use crate::{
     chart::Mark,
     check::{Checked, Invariant, demand, is_learned},
@@ -26,25 +30,42 @@ impl World {
         index
     }
 
-    /// Carries out actions in their order.
-    pub(super) fn carry_out(&mut self, of: usize, actions: Vec<Action>) -> Checked {
-        self.check_absence(of, &actions)?;
-        for action in actions {
-            self.act(of, action)?;
+    /// Carries out what a node wants done, in its order. Its burst is over then.
+    pub(super) fn carry_out(&mut self, of: usize) -> Checked {
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        let mut effects = std::mem::take(&mut self.effects);
+        let now = life.clock.read(self.now);
+        life.host.carry_out(now, |group, _, effect| effects.push((group, effect)));
+        let touched = life.host.end();
+        life.host.reuse(touched);
+        self.check_absence(of, &effects)?;
+        for (_, effect) in effects.drain(..) {
+            self.effect(of, effect)?;
         }
+        self.effects = effects;
         self.write_log(of);
         self.go_on_executing(of);
+        self.set_timer(of);
         Ok(())
     }
 
     /// A replica that takes no part in the group says nothing of its protocol.
-    fn check_absence(&mut self, of: usize, actions: &[Action]) -> Checked {
+    fn check_absence(&mut self, of: usize, effects: &[(GroupId, Effect<Waiter, Question>)]) -> Checked {
         let id = self.machines[of].id;
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let away = life.replica.group().is_away(id);
+        let away = life.replica().group().is_away(id);
+        let stayed_away = std::mem::replace(&mut life.away, away) && away;
+        if !stayed_away {
+            return Ok(());
+        }
+        let actions = || {
+            effects.iter().filter_map(|(_, effect)| match effect {
+                Effect::Action(action) => Some(action),
+                _ => None,
+            })
+        };
         // In what it learns it may find that it came back and left again.
         let came_back = |action: &Action| matches!(action, Action::Group(group) if !group.is_away(id));
-        let stays_away = std::mem::replace(&mut life.away, away) && away && !actions.iter().any(came_back);
         let speaks = |action: &&Action| {
             matches!(
                 action,
@@ -52,32 +73,44 @@ impl World {
                     | Action::Append { record: LogRecord::Protocol { .. }, .. }
             )
         };
-        let spoke = actions.iter().find(speaks).filter(|_| stays_away);
+        let spoke = actions().find(speaks).filter(|_| !actions().any(came_back));
         demand(spoke.is_none(), Invariant::AwayIsSilent, || {
             format!("{id} takes no part in the group, and wants {spoke:?} done")
         })
     }
 
+    fn effect(&mut self, of: usize, effect: Effect<Waiter, Question>) -> Checked {
+        match effect {
+            Effect::Execute { slot, ballots, batch, clients } => {
+                self.execute_later(of, slot, ballots, batch, clients)
+            }
+            Effect::Read(ReadAt::Slot(slot), questions) => {
+                let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+                life.execution.push(Task::Read { slot, questions });
+                Ok(())
+            }
+            Effect::Read(ReadAt::Slots(_), _) => unreachable!("a group that is alone"),
+            Effect::ReadFailed(questions, error) => {
+                questions.into_iter().for_each(|question| self.fail_read(question, error));
+                Ok(())
+            }
+            Effect::CommandFailed(waiter, error) => self.fail_request(of, waiter, error),
+            Effect::Action(action) => self.act(of, action),
+        }
+    }
+
     fn act(&mut self, of: usize, action: Action) -> Checked {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
+        let replica = life.host.replica(GroupId::FIRST);
         match action {
             Action::Append { lsn, record } => self.append(of, lsn, record)?,
             Action::Send { to, message, after } => self.send_after(of, to, message, after)?,
-            Action::Execute { slot, ballots, batch, requests } => {
-                self.execute_later(of, slot, ballots, batch, requests)?
-            }
-            Action::ReadAt { read, slot } => {
-                life.reads.push(slot, read);
-                self.answer_reads(of)?;
-            }
-            Action::ReadFailed { read, error } => self.fail_read(of, read, error),
-            Action::RequestFailed { request, error } => self.fail_request(of, request, error)?,
             Action::Leader(view) => {
-                life.watch.leader(view, life.replica.group().epoch)?;
+                let epoch = replica.group().epoch;
+                life.watch.leader(view, epoch)?;
                 self.coverage.elections += u64::from(view.leader == Some(machine.id));
                 let leads = view.leader == Some(machine.id);
-                let epoch = life.replica.group().epoch;
                 let mark = if leads { Mark::Leads(epoch, view.ballot) } else { Mark::Follows(epoch, view) };
                 self.note(of, mark, || describe::view(view));
             }
@@ -111,10 +144,6 @@ impl World {
                 let delivered = life.watch.delivered();
                 self.retires(of, delivered)?;
             }
-            Action::Deadline(deadline) => {
-                life.deadline = deadline;
-                self.set_timer(of);
-            }
             Action::TakeSnapshot => life.execution.push(Task::Snapshot),
             Action::ReadChunk { to, slot, offset, len_max } => self.read_chunk(of, to, slot, offset, len_max),
             Action::WriteChunk { info, offset, bytes } => self.write_chunk(of, info, offset, bytes),
@@ -127,6 +156,11 @@ impl World {
                 }
                 self.note(of, Mark::Note, || format!("trims its log through slot {through}"));
             }
+            Action::Execute { .. }
+            | Action::ReadAt { .. }
+            | Action::ReadFailed { .. }
+            | Action::RequestFailed { .. }
+            | Action::Deadline(_) => unreachable!("the host has dealt with it"),
         }
         Ok(())
     }
@@ -141,9 +175,10 @@ impl World {
             // What it writes is set aside, and tells nothing of what the replica said.
             return Ok(());
         }
-        let table = std::sync::Arc::clone(life.replica.history().delivered());
+        let replica = life.host.replica(GroupId::FIRST);
+        let table = std::sync::Arc::clone(replica.history().delivered());
         // Once the end of an epoch is delivered here, what the epoch has in later slots counts for nothing.
-        let present = life.replica.group();
+        let present = replica.group();
         let ended = matches!(&record, LogRecord::Protocol { epoch, .. } if *epoch < present.epoch);
         let counts = |slot, id| !(ended && slot >= present.first || table.voids(id));
         self.batches.appended(of, lsn, &record, counts)?;
@@ -201,7 +236,7 @@ impl World {
         slot: Slot,
         ballots: Ballots,
         batch: Batch,
-        requests: Vec<(usize, RequestId)>,
+        waiters: Vec<(usize, Waiter)>,
     ) -> Checked {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
@@ -210,7 +245,7 @@ impl World {
         life.holds.batches += bytes;
         let id = machine.id;
         machine.delivered = machine.delivered.max(slot);
-        life.execution.push(Task::Execute { slot, ballots, batch: batch.clone(), requests });
+        life.execution.push(Task::Execute { slot, ballots, batch: batch.clone(), waiters });
         let first = slot > self.reference.last();
         let mark = Mark::Delivers { first };
         self.note(of, mark, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
@@ -334,7 +369,7 @@ impl World {
         let disk = &mut machine.disk;
         // Real files note that a loss is made good, once all that was written is durable. Until then it counts as one.
         let all_durable = lsn == disk.last();
-        let votes = machine.life.as_ref().is_some_and(|life| life.replica.may_vote());
+        let votes = machine.life.as_ref().is_some_and(|life| life.replica().may_vote());
         let mut noted = true;
         if let Some(files) = disk.files() {
             noted = votes && all_durable;
@@ -363,7 +398,7 @@ impl World {
         }
         let shown = self.shows_log(of);
         self.note_if(shown, of, Mark::Durable, || format!("log durable to {lsn}"));
-        self.happen(Happening::Notice { of, life, event: Box::new(Event::Durable(lsn)) })?;
+        self.happen(Happening::Progress { of, life })?;
         self.write_log(of);
         Ok(())
     }

@@ -49,7 +49,7 @@ impl World {
             return Ok(());
         };
         demand(life.watch.delivered() >= backup::SLOT, Invariant::WholePrefix, || {
-            format!("r{} takes part in epoch {}, and lacks the backup", of + 1, life.replica.group().epoch)
+            format!("r{} takes part in epoch {}, and lacks the backup", of + 1, life.replica().group().epoch)
         })
     }
 }

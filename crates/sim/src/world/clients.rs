@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_replica::{ReadId, RequestError, RequestId, SessionCommand};
+use synod_replica::{RequestError, SessionCommand};
 use synod_wire::SessionId;
 
 use super::{Happening, World};
@@ -118,13 +118,6 @@ enum Probe {
     Done,
 }
 
-/// A question that a replica works on.
-#[derive(Debug)]
-pub(super) struct Pending {
-    pub(super) at: usize,
-    pub(super) ask: Ask,
-}
-
 /// Whether something is on its way from a client to a replica.
 pub(super) fn is_question(happening: &Happening) -> bool {
     matches!(happening, Happening::Asked { .. })
@@ -142,8 +135,6 @@ pub(crate) struct Clients {
     /// Counts invocations and returns.
     pub(super) stamp: u64,
     pub(super) asked: u64,
-    pub(super) requests: BTreeMap<RequestId, Pending>,
-    pub(super) reads: BTreeMap<ReadId, Pending>,
     pub(super) rng: Rng,
     /// What was asked in each attempt, in a script.
     pub(super) scripted: BTreeMap<u64, Scripted>,
@@ -173,7 +164,6 @@ impl Clients {
             let session = if direct { Session::Unwanted } else { Session::Closed };
             clients.push(Client::new(rng.usize(0..plan.replicas), session, workers));
         }
-        let (requests, reads) = (BTreeMap::new(), BTreeMap::new());
         let scripted = BTreeMap::new();
         let probed_from = clients.len();
         Clients {
@@ -183,8 +173,6 @@ impl Clients {
             ended: Vec::new(),
             stamp: 0,
             asked: 0,
-            requests,
-            reads,
             rng,
             scripted,
         }

@@ -35,17 +35,17 @@ impl World {
 
     /// The executor does some of its tasks.
     pub(super) fn execute(&mut self, of: usize, number: u64) -> Checked {
-        let mut executed = None;
+        let mut executed = false;
         for _ in 0..BURST_MAX {
             let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
             let Some(task) = life.execution.begin() else { break };
             match task {
-                Task::Execute { slot, ballots, batch, requests } => {
+                Task::Execute { slot, ballots, batch, waiters } => {
                     life.holds.batches -= batch.bytes().len() as u64;
                     let known = slot <= life.executor.applied();
                     // Every other slot as if somebody waited for all of it, so that replies are compared as well as
                     // states.
-                    let asked = |place| requests.iter().any(|(of, _)| *of == place);
+                    let asked = |place| waiters.iter().any(|(of, _)| *of == place);
                     let awaited = |place| slot.0 % 2 == 0 || asked(place);
                     let outcomes = life.executor.execute(slot, ballots, &batch, awaited);
                     if !known {
@@ -53,33 +53,29 @@ impl World {
                         #[cfg(feature = "kv")]
                         self.check_leases(of, slot)?;
                     }
-                    executed = Some(slot);
-                    for (place, request) in requests {
-                        self.answer_request(of, request, outcomes[place].clone())?;
+                    executed = true;
+                    for (place, waiter) in waiters {
+                        self.answer_request(of, waiter, outcomes[place].clone())?;
                     }
                     self.check_guest(of)?;
                     if slot.0 % DIGEST_EVERY == 0 {
                         self.check_state(of)?;
                     }
                 }
+                Task::Read { slot, questions } => {
+                    questions.into_iter().for_each(|question| life.reads.push(slot, question));
+                }
                 Task::Snapshot => self.freeze(of)?,
                 Task::Install(info) => self.install(of, info)?,
             }
             let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
             life.execution.done();
+            self.answer_reads(of)?;
         }
-        self.answer_reads(of)?;
         let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
         life.execution.sleep();
         self.go_on_executing(of);
-        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-        match executed {
-            Some(slot) => {
-                let clock = life.executor.clocked(GroupId::FIRST);
-                self.step(of, Event::Executed { slot, clock })
-            }
-            None => Ok(()),
-        }
+        if executed { self.see_progress(of) } else { Ok(()) }
     }
 
     /// The replicated clock shows no more than what went by, as the fastest clock would measure it. A tick measures at

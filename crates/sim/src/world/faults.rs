@@ -141,7 +141,7 @@ impl World {
     fn victim(&mut self) -> usize {
         let leads = |of: &usize| {
             let life = self.machines[*of].life.as_ref();
-            life.is_some_and(|life| life.replica.status().protocol.role == Role::Leader)
+            life.is_some_and(|life| life.replica().status().protocol.role == Role::Leader)
         };
         let leader = (0..self.machines.len()).find(leads);
         let hits_leader = self.plan.faults.leader.hit(&mut self.faults.rng);
@@ -540,7 +540,7 @@ impl World {
     fn waiters(&self, of: usize, written: Lsn) -> Option<String> {
         let machine = &self.machines[of];
         let life = machine.life.as_ref()?;
-        let mut waiting = life.replica.waiting();
+        let mut waiting = life.replica().waiting();
         let held = life.gate.waiting().filter(|(after, _)| *after <= written).count();
         if held == 0 {
             waiting.held_bytes = 0;
@@ -560,7 +560,7 @@ impl World {
     pub(super) fn roles(&self) -> String {
         let role = |machine: &Machine| {
             let Some(life) = &machine.life else { return format!("{} is down", machine.id) };
-            let status = life.replica.status();
+            let status = life.replica().status();
             let protocol = status.protocol;
             format!(
                 "{} is {} in epoch {} and {}, has decided {} of {} and executed {}",
@@ -589,7 +589,7 @@ impl World {
             && group.members.iter().filter(|member| !self.is_out(self.index(member.id))).all(|member| {
                 let life = self.machines[self.index(member.id)].life.as_ref();
                 life.is_some_and(|life| {
-                    let replica = &life.replica;
+                    let replica = &life.replica();
                     let votes =
                         !group.votes(member.id) || replica.group().votes(member.id) && replica.may_vote();
                     life.executor.applied() >= target && votes

@@ -167,7 +167,7 @@ impl World {
         };
         let of = self.operator.rng.usize(0..self.machines.len());
         let Some(life) = &self.machines[of].life else { return true };
-        first.is_needed_by(&life.replica.group().follower(), leaving)
+        first.is_needed_by(&life.replica().group().follower(), leaving)
     }
 
     /// The operator chooses other voters for the group, as far as a replica knows it, or has it follow the first
@@ -175,7 +175,7 @@ impl World {
     fn choose_voters(&mut self) -> Checked {
         let of = self.operator.rng.usize(0..self.machines.len());
         let (Some(first), Some(life)) = (&self.first, &self.machines[of].life) else { return Ok(()) };
-        let group = settled(life.replica.group().clone());
+        let group = settled(life.replica().group().clone());
         let Membership::Follows(version) = group.membership else { return Ok(()) };
         let Some(set) = first.set(version).filter(|_| self.machines[of].is_running()) else { return Ok(()) };
         let voters = set.members.iter().filter(|member| member.standing == Standing::Voter);
@@ -235,7 +235,7 @@ impl World {
             return Ok(());
         }
         let set = first.set_at(self.operator.rng.usize(0..=first.seen[of]));
-        let request = ChangeRequest { expected: life.replica.group().version, change: Change::Follow(set) };
+        let request = ChangeRequest { expected: life.replica().group().version, change: Change::Follow(set) };
         self.ask_for_change(of, request)
     }
 

@@ -172,7 +172,7 @@ impl World {
         let believes = self.plants(Bug::BelieveCopies);
         let machine = &mut self.machines[of];
         // A replica that does not run introduces itself to nobody.
-        let named = machine.life.as_ref().and_then(|life| life.replica.group().birth_of(id));
+        let named = machine.life.as_ref().and_then(|life| life.replica().group().birth_of(id));
         match Acquaintance::judge(machine.files.book.get(&id), named, &who) {
             Err(stranger) if stranger.mismatch == Mismatch::OtherBirth => return false,
             Err(stranger) if !believes => {
@@ -234,7 +234,7 @@ impl World {
     /// messages under an id are of one birth.
     pub(super) fn counts(&mut self, from: usize, birth: u64, to: usize) -> Checked {
         let id = self.machines[from].id;
-        let hears = |life: &Life| life.replica.group().counts(id) && !life.replica.is_stranger(id);
+        let hears = |life: &Life| life.replica().group().counts(id) && !life.replica().is_stranger(id);
         if !self.machines[to].life.as_ref().is_some_and(hears) {
             return Ok(());
         }
@@ -264,7 +264,7 @@ impl World {
         }
         let Some(copy) = machine.copy.take() else {
             // A replica that decides alone meets nobody who would notice before it goes on from the copy.
-            let alone = |life: &Life| life.replica.group().voter_sets().is_quorum(|id| id == machine.id);
+            let alone = |life: &Life| life.replica().group().voter_sets().is_quorum(|id| id == machine.id);
             if machine.is_alive() && !machine.life.as_ref().is_some_and(alone) {
                 let disk = machine.disk.copy();
                 let files = machine.files.clone();

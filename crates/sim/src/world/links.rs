@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use synod_consensus::Link;
+use synod_host::Input;
 use synod_replica::{Event, History, PeerMessage};
-use synod_wire::Slot;
+use synod_wire::{GroupId, Slot};
 
 use super::{Happening, World};
 use crate::{
@@ -89,7 +90,7 @@ impl World {
     fn tell_history(&mut self, from: usize, to: usize, message: &PeerMessage) {
         // As often as it is told it is written down.
         let machine = &mut self.machines[from];
-        let reached = machine.life.as_ref().and_then(|life| life.replica.reached());
+        let reached = machine.life.as_ref().and_then(|life| life.replica().reached());
         if let Some(history) = reached {
             machine.files.reached = History::noted(history.since(), history.to_note());
         }
@@ -122,13 +123,12 @@ impl World {
             invariant: Invariant::Sound,
             detail: format!("r{} cannot read the history of r{}: {error}", to + 1, from + 1),
         })?;
-        let now = self.now;
         let sender = self.machines[from].id;
-        let Some(life) = self.machines[to].life.as_mut().filter(|_| lasts) else { return Ok(()) };
+        if !lasts || !self.machines[to].is_alive() {
+            return Ok(());
+        }
         self.coverage.histories_compared += 1;
-        let mut actions = Vec::new();
-        life.replica.step(life.clock.read(now), Event::Receive { from: sender, message }, &mut actions);
-        self.carry_out(to, actions)
+        self.take(to, Input::Event(GroupId::FIRST, Event::Receive { from: sender, message }))
     }
 
     fn expect(&mut self, from: usize, to: usize, mut arrivals: Vec<crate::network::Arrival>) {

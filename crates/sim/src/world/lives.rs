@@ -4,18 +4,20 @@ use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 use synod_consensus::Bug;
+use synod_host::{Host, Input, Progress, Started};
 use synod_replica::{Event, Executor, Group, Installed, Recovered, Replica, SnapshotInfo};
 use synod_storage::StorageError;
-use synod_wire::{ReplicaId, Slot, Time};
+use synod_wire::{GroupId, ReplicaId, Slot};
 
 use super::{
     Happening, World, is_question,
     machine::{Life, Pause},
+    waiting::{Question, Waiter},
 };
 use crate::{
     chart::Mark,
     check::{Checked, Invariant, Surroundings, Violation, Watch, demand, slots},
-    clock::{Clock, PERFECT_PPM},
+    clock::{Clock, Moment, PERFECT_PPM},
     guest::Hosting,
     network::{Loss, Wire, between},
     plan::{Ending, Plan},
@@ -99,14 +101,18 @@ impl World {
             replica.remember(earlier, &mut actions);
         }
         let watch = Watch::new(me, first, entered);
-        let life = Life::new(number, replica, executor, clock, watch, self.machines[of].disk.durable());
+        let durable = self.machines[of].disk.durable();
+        let started = Started { replica, actions, durable, executed: first };
+        // Deadlines are those that the replica asks for.
+        let host = Host::new(me, vec![started], None, Duration::ZERO);
+        let life = Life::new(number, host, executor, clock, watch, durable);
         self.machines[of].life = Some(Life { service, ..life });
         self.check_state(of)?;
-        self.carry_out(of, actions)?;
+        self.carry_out(of)?;
         let machine = &mut self.machines[of];
         if let Some(life) = &mut machine.life {
             life.confesses_at = amnesia.then_some(machine.disk.last());
-            life.watch.started(&life.replica.status());
+            life.watch.started(&life.host.replica(GroupId::FIRST).status());
         }
         self.make_sessions(of);
         self.guest_looks_later(of);
@@ -176,7 +182,7 @@ impl World {
 
     /// Ends a life. The disk keeps what is durable, and some prefix of the rest.
     pub(crate) fn end_life(&mut self, of: usize, ending: Ending) {
-        let Some(life) = self.machines[of].life.take() else { return };
+        let Some(mut life) = self.machines[of].life.take() else { return };
         self.note(of, Mark::Crashes, || match life.gate.waiting().len() {
             0 => "crashes".to_owned(),
             held => format!("crashes; {held} messages that waited for its disk are never sent"),
@@ -206,7 +212,7 @@ impl World {
             }
         }
         self.break_sessions(of, ending);
-        self.hang_up_clients(of);
+        self.hang_up(of, &mut life);
     }
 
     /// A write or an fsync of a replica's log failed: it ends, and is started again.
@@ -249,7 +255,6 @@ impl World {
         let now = self.now;
         let Some(life) = &mut self.machines[of].life else { return };
         life.clock = life.clock.set_forward(now, life.clock.read(now) + by);
-        life.timer_at = None;
         self.jumps += 1;
         self.coverage.jumps += 1;
         let long = is_long(by, self.plan.settings.consensus.election_timeout);
@@ -267,90 +272,113 @@ impl World {
             let machine = &mut self.machines[of];
             machine.delivered = machine.delivered.max(installed.info.slot);
         }
-        if let Event::Durable(_) = &event {
-            self.release(of)?;
-        }
         self.step(of, event)
     }
 
-    /// Gives an event to a replica and carries out what it wants.
-    pub(crate) fn step(&mut self, of: usize, event: Event) -> Checked {
-        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let now = life.clock.read(self.now);
-        let mut actions = Vec::new();
-        self.situations.see(&Sight::Takes { of, event: &event });
-        life.replica.step(now, event, &mut actions);
-        if self.plan.burst.is_zero() {
-            life.replica.flush(now, &mut actions);
-        } else if !life.flush_due {
-            life.flush_due = true;
-            let (burst, life) = (self.plan.burst, life.number);
-            let wait = between(&mut self.rng, Duration::ZERO, burst);
-            self.queue.push(self.now + wait, Happening::Flush { of, life });
-        }
-        self.carry_out(of, actions)?;
-        self.stepped(of)
-    }
-
-    pub(super) fn flush(&mut self, of: usize, life: u64) -> Checked {
-        let Some(life) = self.machines[of].in_life(life) else { return Ok(()) };
-        life.flush_due = false;
-        let mut actions = Vec::new();
-        life.replica.flush(life.clock.read(self.now), &mut actions);
-        self.carry_out(of, actions)?;
-        self.stepped(of)
-    }
-
-    pub(super) fn timer(&mut self, of: usize, number: u64) -> Checked {
-        let now = self.now;
-        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-        if life.timer_at.is_none_or(|at| at > now) {
-            // An earlier look made this one superfluous.
+    /// The disk is further than before: messages leave that waited for it, and the replica sees it.
+    pub(super) fn progress(&mut self, of: usize, life: u64) -> Checked {
+        if self.machines[of].in_life(life).is_none() {
             return Ok(());
         }
-        life.timer_at = None;
-        if life.clock.read(now) < life.deadline {
+        self.release(of)?;
+        self.see_progress(of)
+    }
+
+    /// A replica sees how far its disk and its executor are.
+    pub(super) fn see_progress(&mut self, of: usize) -> Checked {
+        let machine = &self.machines[of];
+        let Some(life) = &machine.life else { return Ok(()) };
+        let progress = Progress {
+            durable: machine.disk.durable(),
+            executed: life.executor.applied(),
+            clock: life.executor.clocked(GroupId::FIRST),
+        };
+        self.take(of, Input::Progress(GroupId::FIRST, progress))
+    }
+
+    /// Gives an event to a replica.
+    pub(crate) fn step(&mut self, of: usize, event: Event) -> Checked {
+        if self.machines[of].is_alive() {
+            self.situations.see(&Sight::Takes { of, event: &event });
+        }
+        self.take(of, Input::Event(GroupId::FIRST, event))
+    }
+
+    /// Something comes to a node. With the first input a burst begins, which ends at once or after a while.
+    pub(super) fn take(&mut self, of: usize, input: Input<Waiter, Question>) -> Checked {
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        let begins = life.host.touched().is_empty();
+        life.host.step(life.clock.read(self.now), input);
+        if self.plan.burst.is_zero() {
+            return self.end_burst(of);
+        }
+        if begins {
+            let wait = between(&mut self.rng, Duration::ZERO, self.plan.burst);
+            self.turn_later(of, self.now + wait);
+        }
+        Ok(())
+    }
+
+    /// The host has its turn: a burst ends, or a deadline has passed.
+    pub(super) fn turn(&mut self, of: usize, number: u64) -> Checked {
+        let now = self.now;
+        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
+        if life.turn_at.is_none_or(|at| at > now) {
+            // An earlier turn made this one superfluous.
+            return Ok(());
+        }
+        life.turn_at = None;
+        if life.host.touched().is_empty() && life.clock.read(now) < life.host.due() {
             self.set_timer(of);
             return Ok(());
         }
-        life.deadline = Time::NEVER;
-        self.rings(of);
-        self.step(of, Event::Timer)
+        self.end_burst(of)
     }
 
-    /// A deadline passes: a chart shows it.
-    pub(super) fn rings(&mut self, of: usize) {
-        self.chart(|chart| chart.marks(of, Mark::Timer, "a deadline passes".to_owned()));
+    /// Ends a burst: the host has its turn, and what it wants is carried out.
+    pub(super) fn end_burst(&mut self, of: usize) -> Checked {
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        life.turn_at = None;
+        let now = life.clock.read(self.now);
+        let rings = life.host.deadline(GroupId::FIRST) <= now;
+        life.host.turn(now);
+        if rings {
+            self.chart(|chart| chart.marks(of, Mark::Timer, "a deadline passes".to_owned()));
+        }
+        self.carry_out(of)?;
+        self.stepped(of)
     }
 
-    /// Sees to it that the deadline is looked at when it passes, or a little later.
+    /// Sees to it that the host has its turn when it is due, or a little later.
     pub(super) fn set_timer(&mut self, of: usize) {
-        let now = self.now;
         let late = between(&mut self.rng, Duration::ZERO, self.plan.timer_late);
-        let Some(life) = &mut self.machines[of].life else { return };
-        let Some(rings) = life.clock.when(life.deadline) else { return };
+        let Some(life) = &self.machines[of].life else { return };
+        let Some(rings) = life.clock.when(life.host.due()) else { return };
         // Time passes between one look and the next.
-        let at = rings.max(now + Duration::from_micros(1)) + late;
-        if life.timer_at.is_none_or(|earlier| at < earlier) {
-            life.timer_at = Some(at);
+        self.turn_later(of, rings.max(self.now + Duration::from_micros(1)) + late);
+    }
+
+    fn turn_later(&mut self, of: usize, at: Moment) {
+        let Some(life) = &mut self.machines[of].life else { return };
+        if life.turn_at.is_none_or(|earlier| at < earlier) {
+            life.turn_at = Some(at);
             let life = life.number;
-            self.queue.push(at, Happening::Timer { of, life });
+            self.queue.push(at, Happening::Turn { of, life });
         }
     }
 
-    /// What has to hold after every step of a replica.
+    /// What has to hold after every burst of a replica.
     fn stepped(&mut self, of: usize) -> Checked {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
         // One that votes in an epoch that is over would not be whole.
         // So would one that does not know that it forgot.
-        let whole =
-            || !machine.copied && life.replica.may_vote() && life.watch.delivered() >= machine.delivered;
+        let replica = life.host.replica(GroupId::FIRST);
+        let whole = || !machine.copied && replica.may_vote() && life.watch.delivered() >= machine.delivered;
         if machine.disk.lost && life.whole_at.is_none() && whole() {
             life.whole_at = Some(machine.disk.last());
         }
-        let status = life.replica.status();
-        let group = life.replica.group();
+        let (status, group) = (replica.status(), replica.group());
         let windows = if group.proposes_anywhere() { group.voters().count() as u64 } else { 1 };
         let ahead_max = || {
             self.plan.largest(|settings| {

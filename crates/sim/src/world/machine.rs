@@ -3,11 +3,16 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use synod_consensus::To;
-use synod_host::{Execution, Gate, Reads, SnapshotBook};
-use synod_replica::{Executor, PeerMessage, ReadId, Replica, RequestId, SnapshotInfo};
-use synod_wire::{Ballots, Batch, Lsn, ReplicaId, Slot, Time};
+use synod_host::{Execution, Gate, Host, Reads, SnapshotBook};
+use synod_replica::{Executor, PeerMessage, Replica, SnapshotInfo};
+use synod_wire::{Ballots, Batch, GroupId, Lsn, ReplicaId, Slot};
 
-use super::{Happening, Served, identity::Files, lives::birth_of};
+use super::{
+    Happening, Served,
+    identity::Files,
+    lives::birth_of,
+    waiting::{Question, Waiter},
+};
 use crate::{
     backup::{self, Backup},
     check::{Held, Watch},
@@ -56,26 +61,23 @@ pub(crate) struct Pause {
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) number: u64,
-    pub(crate) replica: Replica,
+    /// The replica, with those who wait for it.
+    pub(crate) host: Host<Waiter, Question>,
     pub(crate) executor: Executor<Hosting>,
     pub(crate) clock: Clock,
     pub(crate) watch: Watch,
     /// The peers, by index, that were met in this life, each with the number of the life that it was in.
     pub(crate) recognised: BTreeMap<usize, u64>,
-    /// The deadline that the replica asked for last.
-    pub(crate) deadline: Time,
-    /// The instant at which that deadline is looked at next.
-    pub(crate) timer_at: Option<Moment>,
-    /// The burst of events has to be ended.
-    pub(crate) flush_due: bool,
+    /// The instant of the host's next turn, if one is to come: a burst ends, or a deadline is looked at.
+    pub(crate) turn_at: Option<Moment>,
     /// Messages that wait for their records.
     pub(crate) gate: Gate<(To, PeerMessage)>,
     /// What the executor has to do.
     pub(crate) execution: Execution<Task>,
     /// The bytes of both.
     pub(crate) holds: Held,
-    /// Reads that wait for a slot.
-    pub(crate) reads: Reads<Slot, ReadId>,
+    /// Queries that wait for a slot.
+    pub(crate) reads: Reads<Slot, Question>,
     /// Its snapshots, with the pieces of one that have come so far.
     pub(crate) book: SnapshotBook<Vec<u8>>,
     /// If this life began without its log: once this record is durable, the log says so itself.
@@ -100,7 +102,7 @@ impl Life {
     /// A life that has done nothing yet, whose log is durable through this record.
     pub(crate) fn new(
         number: u64,
-        replica: Replica,
+        host: Host<Waiter, Question>,
         executor: Executor<Hosting>,
         clock: Clock,
         watch: Watch,
@@ -108,14 +110,12 @@ impl Life {
     ) -> Life {
         Life {
             number,
-            replica,
+            host,
             executor,
             clock,
             watch,
             recognised: BTreeMap::new(),
-            deadline: Time::NEVER,
-            timer_at: None,
-            flush_due: false,
+            turn_at: None,
             gate: Gate::new(durable),
             execution: Execution::default(),
             holds: Held::default(),
@@ -131,13 +131,20 @@ impl Life {
             service: Served::default(),
         }
     }
+
+    /// The replica.
+    pub(crate) fn replica(&self) -> &Replica {
+        self.host.replica(GroupId::FIRST)
+    }
 }
 
 /// Work of the executor, which does one thing after the other.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// Execute a batch and answer requests.
-    Execute { slot: Slot, ballots: Ballots, batch: Batch, requests: Vec<(usize, RequestId)> },
+    /// Execute a batch, and answer these of its commands.
+    Execute { slot: Slot, ballots: Ballots, batch: Batch, waiters: Vec<(usize, Waiter)> },
+    /// Answer queries from a state that includes the slot.
+    Read { slot: Slot, questions: Vec<Question> },
     /// Freeze the state and write it.
     Snapshot,
     /// Replace the state by the one received.

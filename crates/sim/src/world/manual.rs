@@ -178,15 +178,12 @@ impl World {
     pub(crate) fn let_time_out(&mut self, of: usize) -> Checked {
         let now = self.now;
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let due = life.replica.due();
+        let due = life.replica().due();
         if due != Time::NEVER {
             life.clock = life.clock.set_forward(now, due);
-            life.timer_at = None;
-            life.deadline = Time::NEVER;
             self.jumps += 1;
             self.times_out = true;
-            self.rings(of);
-            self.step(of, Event::Timer)?;
+            self.end_burst(of)?;
             self.times_out = false;
             self.let_rehearsal_succeed(of)?;
         }
@@ -215,7 +212,7 @@ impl World {
     /// What `status` shows of a replica, if it is up.
     pub(crate) fn view(&self, of: usize) -> Option<View> {
         let machine = &self.machines[of];
-        let status = machine.life.as_ref()?.replica.status();
+        let status = machine.life.as_ref()?.replica().status();
         Some(View {
             role: status.protocol.role.as_str(),
             ballot: status.protocol.view.ballot.to_string(),
@@ -227,13 +224,13 @@ impl World {
 
     /// The group as a replica knows it.
     pub(crate) fn group(&self, of: usize) -> Option<String> {
-        self.machines[of].life.as_ref().map(|life| describe::group(life.replica.group()))
+        self.machines[of].life.as_ref().map(|life| describe::group(life.replica().group()))
     }
 
     /// Whether a replica leads.
     pub(crate) fn leads(&self, of: usize) -> bool {
         let life = self.machines[of].life.as_ref();
-        life.is_some_and(|life| life.replica.status().protocol.role == Role::Leader)
+        life.is_some_and(|life| life.replica().status().protocol.role == Role::Leader)
     }
 
     /// A replica's log, record after record.

@@ -11,6 +11,7 @@
 //! | `identity.rs` | who replicas are to each other; copies of disks |
 //! | `clients.rs` | who asks for what, and what they make of the answers |
 //! | `requests.rs` | what becomes of their questions at replicas |
+//! | `waiting.rs` | those who wait at a replica, as its host keeps them |
 //! | `coverage.rs` | how much of what can happen did happen |
 //! | `watchers.rs` | those who watch what clients change; leases by the time of the world |
 //! | `guests.rs` | clients of a state machine that somebody brings |
@@ -45,6 +46,7 @@ mod outage;
 #[cfg(feature = "kv")]
 mod requests;
 mod trials;
+mod waiting;
 #[cfg(feature = "kv")]
 mod watchers;
 
@@ -52,8 +54,9 @@ use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
+use synod_host::Effect;
 use synod_replica::Event;
-use synod_wire::{ReplicaId, Slot};
+use synod_wire::{GroupId, ReplicaId, Slot};
 
 use crate::{
     backup::Backup,
@@ -85,6 +88,7 @@ pub(crate) use operator::info as member_info;
 #[cfg(feature = "kv")]
 pub(crate) use outage::REPLICAS as OUTAGE_REPLICAS;
 use trials::Trials;
+use waiting::{Question, Waiter};
 pub(crate) use trials::duration as trial_duration;
 #[cfg(feature = "kv")]
 use watchers::{Served, reference, replaced};
@@ -105,10 +109,10 @@ pub(crate) enum Happening {
     Hangup { from: usize, to: usize, session: u64 },
     /// A replica is told something by its own threads.
     Notice { of: usize, life: u64, event: Box<Event> },
-    /// A deadline may have passed.
-    Timer { of: usize, life: u64 },
-    /// A burst ends.
-    Flush { of: usize, life: u64 },
+    /// The disk of a replica is further than before.
+    Progress { of: usize, life: u64 },
+    /// A burst ends, or a deadline may have passed.
+    Turn { of: usize, life: u64 },
     /// A sync of the disk ends.
     SyncEnds { of: usize, life: u64 },
     /// The executor goes on.
@@ -216,6 +220,8 @@ pub struct World {
     idles: bool,
     /// Scratch space.
     arrivals: Vec<Arrival>,
+    /// The same.
+    effects: Vec<(GroupId, Effect<Waiter, Question>)>,
 }
 
 /// What came of a run.
@@ -325,6 +331,7 @@ impl World {
             times_out: false,
             idles: false,
             arrivals: Vec::new(),
+            effects: Vec::new(),
             plan,
         }
     }
@@ -485,8 +492,8 @@ impl World {
         match happening {
             Happening::Arrive { to, .. } | Happening::Tell { to, .. } => Some(*to),
             Happening::Notice { of, .. }
-            | Happening::Timer { of, .. }
-            | Happening::Flush { of, .. }
+            | Happening::Progress { of, .. }
+            | Happening::Turn { of, .. }
             | Happening::Execute { of, .. }
             | Happening::GuestLooks { of, .. }
             | Happening::Sees { of } => Some(*of),
@@ -518,8 +525,8 @@ impl World {
                 Ok(())
             }
             Happening::Notice { of, life, event } => self.notice(of, life, *event),
-            Happening::Timer { of, life } => self.timer(of, life),
-            Happening::Flush { of, life } => self.flush(of, life),
+            Happening::Progress { of, life } => self.progress(of, life),
+            Happening::Turn { of, life } => self.turn(of, life),
             Happening::SyncEnds { of, life } => self.sync_ends(of, life),
             Happening::Execute { of, life } => self.execute(of, life),
             Happening::SnapshotWritten { of, life, slot, bytes } => {

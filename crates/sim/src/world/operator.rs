@@ -1,15 +1,15 @@
 //! An operator: asks for changes of the group, and sets up and removes the machines that come and go with them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use fastrand::Rng;
 use synod_consensus::{ElectionKind, Overrides, ProtocolKind, Role};
 use synod_replica::{
-    Change, ChangeRequest, Event, Goal, Group, MemberInfo, Outcome, RequestError, RequestId, decode_reply,
+    Change, ChangeRequest, Event, Goal, Group, MemberInfo, Outcome, RequestError, decode_reply,
 };
 use synod_wire::{CommandKind, Incarnation, ReplicaId, Slot};
 
-use super::{Happening, World, machine::Machine};
+use super::{Happening, World, machine::Machine, waiting::Waiter};
 use crate::{
     chart::Mark,
     check::{Checked, Invariant, Violation, demand, settled},
@@ -22,19 +22,10 @@ use crate::{
 /// No group has more voters in a simulation.
 pub(super) const VOTERS_MAX: usize = 7;
 
-/// A change that was asked for.
-#[derive(Clone, Debug)]
-pub(super) struct Asked {
-    of: usize,
-    request: ChangeRequest,
-}
-
 /// The operator of a world.
 #[derive(Debug)]
 pub(super) struct Operator {
     pub(super) rng: Rng,
-    /// Changes without an answer.
-    asked: BTreeMap<RequestId, Asked>,
     /// Changes whose outcome is not known, to be asked for again later.
     unknown: Vec<ChangeRequest>,
     /// For each change that may be decided, the version of the group for which it was made, and its voters.
@@ -44,19 +35,12 @@ pub(super) struct Operator {
 impl Operator {
     pub(super) fn new(plan: &Plan) -> Operator {
         let rng = Rng::with_seed(plan.seed ^ 0x0_9e_7a);
-        Operator { rng, asked: BTreeMap::new(), unknown: Vec::new(), possible: Vec::new() }
-    }
-
-    /// Takes out what was asked with this request.
-    pub(super) fn answered(&mut self, request: RequestId) -> Option<Asked> {
-        self.asked.remove(&request)
+        Operator { rng, unknown: Vec::new(), possible: Vec::new() }
     }
 
     /// A replica crashed: a change that it was asked for may have been made or not.
-    pub(super) fn hangs_up(&mut self, of: usize) {
-        let lost: Vec<Asked> =
-            self.asked.extract_if(.., |_, asked| asked.of == of).map(|(_, asked)| asked).collect();
-        self.unknown.extend(lost.into_iter().map(|asked| asked.request));
+    pub(super) fn hangs_up(&mut self, request: ChangeRequest) {
+        self.unknown.push(request);
     }
 }
 
@@ -76,7 +60,7 @@ impl World {
                 continue;
             };
             // A change that is asked for while another is not complete waits for that.
-            let group = settled(life.replica.group().clone());
+            let group = settled(life.replica().group().clone());
             let again = plan.again.hit(&mut self.operator.rng).then(|| self.operator.unknown.pop()).flatten();
             let Some(request) = again.or_else(|| self.draw_request(&group)) else { continue };
             self.ask_for_change(of, request)?;
@@ -195,7 +179,7 @@ impl World {
     pub(super) fn leader(&self) -> Option<ReplicaId> {
         let leads = |machine: &&Machine| {
             let life = machine.life.as_ref();
-            life.is_some_and(|life| life.replica.status().protocol.role == Role::Leader)
+            life.is_some_and(|life| life.replica().status().protocol.role == Role::Leader)
         };
         self.machines.iter().find(leads).map(|machine| machine.id)
     }
@@ -203,7 +187,7 @@ impl World {
     /// A script asks for a change, made for the group as the replica knows it.
     pub(crate) fn change_in_script(&mut self, of: usize, change: impl FnOnce(&Group) -> Change) -> Checked {
         if let Some(life) = &self.machines[of].life {
-            let group = life.replica.group();
+            let group = life.replica().group();
             let request = ChangeRequest { expected: group.version, change: change(group) };
             self.ask_for_change(of, request)?;
         }
@@ -213,16 +197,13 @@ impl World {
     pub(super) fn ask_for_change(&mut self, of: usize, request: ChangeRequest) -> Checked {
         self.coverage.changes_asked += 1;
         self.note(of, Mark::Note, || format!("is asked to {}", describe::change(&request)));
-        let id = RequestId(self.clients.asked);
-        self.clients.asked += 1;
         let payload = request.encode().to_bytes();
-        self.operator.asked.insert(id, Asked { of, request });
-        self.step(of, Event::Request { request: id, kind: CommandKind::Reconfigure, session: None, payload })
+        let client = Waiter::Operator(request);
+        self.command(of, CommandKind::Reconfigure, None, payload, client)
     }
 
-    /// A change that was asked for has an outcome.
-    pub(super) fn change_answered(&mut self, asked: Asked, outcome: Outcome) -> Checked {
-        let Asked { of, request } = asked;
+    /// A change that a replica was asked for has an outcome.
+    pub(super) fn change_answered(&mut self, of: usize, request: ChangeRequest, outcome: Outcome) -> Checked {
         let reply = match outcome {
             Outcome::Reply(reply) => reply,
             Outcome::Unanswered => unreachable!("it was asked for"),
@@ -259,7 +240,7 @@ impl World {
     pub(crate) fn reorder(&mut self, of: usize, protocol: ProtocolKind, election: ElectionKind) -> Checked {
         let Some(life) = &self.machines[of].life else { return Ok(()) };
         let change = Change::Order { protocol, election, overrides: Overrides::default() };
-        let request = ChangeRequest { expected: life.replica.group().version, change };
+        let request = ChangeRequest { expected: life.replica().group().version, change };
         self.ask_for_change(of, request)?;
         self.settle()
     }
@@ -267,7 +248,7 @@ impl World {
     /// An operator asks a replica for another epoch with the same protocol, once it leads.
     pub(super) fn end_epoch(&mut self, of: usize, tries: u32) -> Checked {
         let running = self.machines[of].life.as_ref().filter(|_| self.machines[of].is_running());
-        let Some(group) = running.map(|life| life.replica.group()) else { return Ok(()) };
+        let Some(group) = running.map(|life| life.replica().group()) else { return Ok(()) };
         if self.leads_in(of).is_none() && tries > 0 {
             let wait = self.plan.settings.consensus.election_timeout / 10;
             self.queue.push(self.now + wait, Happening::EpochEnds { of, tries: tries - 1 });

@@ -141,7 +141,7 @@ impl World {
             return;
         }
         self.situations.see(&Sight::Renews { of });
-        let role = self.machines[of].life.as_ref().map(|life| life.replica.status().protocol.role);
+        let role = self.machines[of].life.as_ref().map(|life| life.replica().status().protocol.role);
         if role != Some(Role::Leader) {
             self.coverage.leases_renewed_by_followers += 1;
         }

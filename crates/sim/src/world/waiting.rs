@@ -1,0 +1,134 @@
+//! Those who wait at a replica, for the outcome of a command or the answer to a query: the host keeps them, and hands
+//! them out with what they wait for.
+
+use bytes::Bytes;
+use synod_host::Input;
+use synod_replica::{ChangeRequest, Event, Outcome, ReadId, RequestError, SessionCommand};
+use synod_wire::{CommandKind, GroupId};
+
+use super::{
+    World,
+    machine::{Life, Task},
+};
+#[cfg(feature = "kv")]
+use super::clients::{Ask, Response};
+use crate::{check::Checked, situations::Sight};
+
+/// Somebody who waits for the outcome of a command.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    /// A client of the store, or a script.
+    #[cfg(feature = "kv")]
+    Client(Ask),
+    /// A client of the guest.
+    Guest(usize),
+    /// The replica itself, for its guest.
+    OfGuest,
+    /// The operator, who asked for this change.
+    Operator(ChangeRequest),
+}
+
+/// A query, and who asks.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// A client of the store, or a script.
+    #[cfg(feature = "kv")]
+    Client(Ask),
+    /// A client of the guest.
+    Guest(usize),
+}
+
+impl World {
+    /// A command reaches a replica.
+    pub(super) fn command(
+        &mut self,
+        of: usize,
+        kind: CommandKind,
+        session: Option<SessionCommand>,
+        payload: Bytes,
+        client: Waiter,
+    ) -> Checked {
+        self.take(of, Input::Command { group: GroupId::FIRST, kind, session, payload, client })
+    }
+
+    /// A query reaches a replica.
+    pub(super) fn query(&mut self, of: usize, question: Question) -> Checked {
+        // The host asks with one such event for all queries of a burst.
+        self.situations.see(&Sight::Takes { of, event: &Event::Read(ReadId(0)) });
+        self.take(of, Input::Query(GroupId::FIRST, question))
+    }
+
+    /// A replica has the outcome of a command.
+    pub(super) fn answer_request(&mut self, of: usize, waiter: Waiter, outcome: Outcome) -> Checked {
+        match waiter {
+            #[cfg(feature = "kv")]
+            Waiter::Client(ask) => self.client_answered(of, &ask, outcome),
+            Waiter::Guest(client) => self.guest_answered(of, client, &outcome)?,
+            Waiter::OfGuest => self.guest_looked(of, outcome),
+            Waiter::Operator(request) => self.change_answered(of, request, outcome)?,
+        }
+        Ok(())
+    }
+
+    pub(super) fn fail_request(&mut self, of: usize, waiter: Waiter, error: RequestError) -> Checked {
+        self.situations.see(&Sight::Fails(error));
+        self.answer_request(of, waiter, Outcome::Error(error))
+    }
+
+    pub(super) fn fail_read(&mut self, question: Question, error: RequestError) {
+        match question {
+            #[cfg(feature = "kv")]
+            Question::Client(ask) => self.respond(&ask, Response::Failed(error)),
+            Question::Guest(client) => self.guest_read_failed(client, error),
+        }
+    }
+
+    /// Answers the queries whose slot is executed.
+    pub(super) fn answer_reads(&mut self, of: usize) -> Checked {
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        if life.reads.is_empty() {
+            return Ok(());
+        }
+        let applied = life.executor.applied();
+        let ready: Vec<_> = life.reads.reached(|slot| *slot <= applied).collect();
+        for question in ready {
+            match question {
+                #[cfg(feature = "kv")]
+                Question::Client(ask) => self.client_reads(of, &ask),
+                Question::Guest(client) => self.guest_read(of, client)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A replica crashes, which everybody notices who waits for it.
+    pub(super) fn hang_up(&mut self, of: usize, life: &mut Life) {
+        let (mut waiters, mut questions) = life.host.stop();
+        for task in life.execution.hand_over() {
+            match task {
+                Task::Execute { waiters: of_batch, .. } => {
+                    waiters.extend(of_batch.into_iter().map(|(_, waiter)| waiter));
+                }
+                Task::Read { questions: confirmed, .. } => questions.extend(confirmed),
+                Task::Snapshot | Task::Install(_) => {}
+            }
+        }
+        questions.extend(life.reads.reached(|_| true));
+        for waiter in waiters {
+            match waiter {
+                #[cfg(feature = "kv")]
+                Waiter::Client(ask) => self.respond(&ask, Response::Broken),
+                Waiter::Guest(client) => self.guest_hangs_up(client),
+                Waiter::OfGuest => self.guest_looks_no_more(of),
+                Waiter::Operator(request) => self.operator.hangs_up(request),
+            }
+        }
+        for question in questions {
+            match question {
+                #[cfg(feature = "kv")]
+                Question::Client(ask) => self.respond(&ask, Response::Broken),
+                Question::Guest(client) => self.guest_hangs_up(client),
+            }
+        }
+    }
+}
