@@ -76,6 +76,14 @@ pub struct Plan {
     pub duration: Duration,
 }
 
+impl Plan {
+    /// How many groups the nodes host.
+    #[must_use]
+    pub fn groups(&self) -> usize {
+        1
+    }
+}
+
 /// How disks behave.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskPlan {

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, rc::Rc};
 use fastrand::Rng;
 use synod_replica::{Outcome, RequestError};
 
-use super::{Happening, World, guests::Guests};
+use super::{FIRST, Happening, World, guests::Guests};
 use crate::{
     check::Violation,
     guest::{AnyGuest, Hosting},
@@ -121,7 +121,7 @@ impl World {
     /// The members that have not served yet.
     pub(super) fn probes_missing(&self) -> Vec<usize> {
         let Some(guests) = &self.guests else { return Vec::new() };
-        let members = self.reference.group().members.iter().map(|member| self.index(member.id));
+        let members = self.checks[FIRST].reference.group().members.iter().map(|member| self.index(member.id));
         members.filter(|of| !self.is_out(*of) && !guests.has_served(*of)).collect()
     }
 }

@@ -14,7 +14,7 @@ use fastrand::Rng;
 use synod_replica::{RequestError, SessionCommand};
 use synod_wire::SessionId;
 
-use super::{Happening, World};
+use super::{FIRST, Happening, World};
 use crate::{
     backup::{self, Backup},
     chart,
@@ -249,7 +249,7 @@ impl Client {
 impl World {
     /// Notes which leases have ended by what was just delivered for the first time.
     pub(super) fn leases_end(&mut self) {
-        for (lease, revision, place) in self.reference.take_ended() {
+        for (lease, revision, place) in self.checks[FIRST].reference.take_ended() {
             let lease = lease.try_into().expect("clients use few");
             let delivered = self.clients.stamp();
             self.clients.ended.push(EndedLease { lease, delivered, place, revision });
@@ -261,7 +261,7 @@ impl World {
     pub(super) fn check_clients(&self) -> Result<bool, Violation> {
         let begins = self.backup.as_ref().map_or_else(Model::default, Backup::model);
         let Clients { history, ended, .. } = &self.clients;
-        check_history(begins, history, ended, |payload| self.reference.reply(payload))
+        check_history(begins, history, ended, |payload| self.checks[FIRST].reference.reply(payload))
     }
 
     /// Has all workers begin to think.
@@ -317,7 +317,7 @@ impl World {
         self.coverage.large_values += u64::from(padding >= LARGE_VALUE_BYTES);
         let payload = op.encode(id, padding);
         if !op.is_read() {
-            self.reference.submitted(&payload);
+            self.checks[FIRST].reference.submitted(&payload);
             self.goodput.asked(&payload);
         }
         let invoked = clients.stamp();
@@ -361,7 +361,7 @@ impl World {
             }
         };
         if kind == Kind::OpenSession {
-            self.reference.submitted(&payload);
+            self.checks[FIRST].reference.submitted(&payload);
         }
         let of = client.home;
         let ask = Ask { client: index, worker, attempt, session, kind, payload };
@@ -574,7 +574,7 @@ impl World {
 
     /// Gives replicas that have become members since such a client, too.
     pub(super) fn probe_members(&mut self) {
-        let group = self.reference.group();
+        let group = self.checks[FIRST].reference.group();
         let members: Vec<usize> = group.members.iter().map(|member| self.index(member.id)).collect();
         for of in members {
             if self.is_out(of) || self.probes().any(|client| client.home == of) {
@@ -591,7 +591,7 @@ impl World {
     pub(super) fn probes_missing(&self) -> Vec<usize> {
         let done =
             |of: &usize| self.probes().any(|client| client.home == *of && client.probe == Some(Probe::Done));
-        let members = self.reference.group().members.iter().map(|member| self.index(member.id));
+        let members = self.checks[FIRST].reference.group().members.iter().map(|member| self.index(member.id));
         members.filter(|of| !self.is_out(*of) && !done(of)).collect()
     }
 }

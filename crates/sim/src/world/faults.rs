@@ -7,7 +7,7 @@ use synod_consensus::Role;
 use synod_replica::{Goal, Waiting};
 use synod_wire::{Lsn, ReplicaId, Slot};
 
-use super::{Happening, World, machine::Machine};
+use super::{FIRST, Happening, World, machine::Machine};
 use crate::{
     chart::Mark,
     check::{Checked, Invariant, Violation},
@@ -141,7 +141,7 @@ impl World {
     fn victim(&mut self) -> usize {
         let leads = |of: &usize| {
             let life = self.machines[*of].life.as_ref();
-            life.is_some_and(|life| life.replica().status().protocol.role == Role::Leader)
+            life.is_some_and(|life| life.replica(FIRST).status().protocol.role == Role::Leader)
         };
         let leader = (0..self.machines.len()).find(leads);
         let hits_leader = self.plan.faults.leader.hit(&mut self.faults.rng);
@@ -163,7 +163,7 @@ impl World {
                 if self.may_lose(of) {
                     self.crash_for_a_while(of);
                     self.note(of, Mark::Note, || "finds its newest snapshot damaged".to_owned());
-                    self.machines[of].disk.damage_snapshot();
+                    self.machines[of].disk.damage_snapshot(FIRST);
                     self.coverage.snapshots_damaged += 1;
                 }
             }
@@ -246,7 +246,7 @@ impl World {
         machine.lives > 0
             && !machine.retired
             && (machine.disk.lost
-                || self.groups.needed().all(|group| holds(&group.voters().collect::<Vec<_>>()))
+                || self.checks[FIRST].groups.needed().all(|group| holds(&group.voters().collect::<Vec<_>>()))
                     && self.possible_voters().iter().all(|voters| holds(voters)))
     }
 
@@ -311,7 +311,7 @@ impl World {
     /// or not.
     fn bridge(&mut self) -> Checked {
         let Some(leader) = self.leader().map(|id| self.index(id)) else { return Ok(()) };
-        let group = self.groups.latest();
+        let group = self.checks[FIRST].groups.latest();
         let index = |id: ReplicaId| usize::try_from(id.0).expect("a small number") - 1;
         let timeout = |of: usize| self.plan.settings_of(of).consensus.election_timeout;
         let elects = self.plan.faults.bridge.elects;
@@ -403,7 +403,7 @@ impl World {
             format!("network   cut: {}", links.join(" "))
         });
         self.coverage.partitions += 1;
-        self.situations.see(&Sight::Cuts(&links));
+        self.see(\&Sight::Cuts(&links));
         let longest = self.plan.faults.lasts.1;
         for &(from, to) in &links {
             self.network.cut(from, to);
@@ -422,7 +422,7 @@ impl World {
     pub(super) fn mend(&mut self, partition: u64) {
         let Some(links) = self.faults.partitions.remove(&partition) else { return };
         self.note_for_all(|| "network   mended".to_owned());
-        self.situations.see(&Sight::Mends(&links));
+        self.see(\&Sight::Mends(&links));
         for (from, to) in links {
             self.uncut(from, to);
         }
@@ -493,7 +493,7 @@ impl World {
             self.probe_members();
             self.run_until(self.now + timeout / 4)?;
             if self.probes_missing().is_empty()
-                && self.converged(*target.get_or_insert(self.reference.last()))
+                && self.converged(*target.get_or_insert(self.checks[FIRST].reference.last()))
             {
                 return self.come_to_rest();
             }
@@ -503,7 +503,7 @@ impl World {
             "{:?} after the last fault, no write and read succeeded at [{}]; {:?}{}; {}",
             end.since(peace),
             missing.join(" "),
-            self.reference.group(),
+            self.checks[FIRST].reference.group(),
             if self.has_followed() { "" } else { ", which has not followed group 0" },
             self.roles()
         );
@@ -533,19 +533,19 @@ impl World {
             let wait = between(&mut self.faults.rng, Duration::ZERO, timeout / 8);
             self.run_until(self.now + wait)?;
         }
-        (0..self.machines.len()).try_for_each(|of| self.check_state(of))
+        (0..self.machines.len()).try_for_each(|of| self.check_state(of, FIRST))
     }
 
     /// What somebody waits for at a replica whose log once ended with `written`, for people.
     fn waiters(&self, of: usize, written: Lsn) -> Option<String> {
         let machine = &self.machines[of];
         let life = machine.life.as_ref()?;
-        let mut waiting = life.replica().waiting();
-        let held = life.gate.waiting().filter(|(after, _)| *after <= written).count();
+        let mut waiting = life.replica(FIRST).waiting();
+        let held = life.hosted[FIRST].gate.waiting().filter(|(after, _)| *after <= written).count();
         if held == 0 {
             waiting.held_bytes = 0;
         }
-        let (tasks, reads) = (life.execution.len(), life.reads.len());
+        let (tasks, reads) = (life.hosted[FIRST].execution.len(), life.hosted[FIRST].reads.len());
         let busy = waiting != Waiting::default() || (tasks, held, reads) != (0, 0, 0);
         busy.then(|| {
             format!(
@@ -560,7 +560,7 @@ impl World {
     pub(super) fn roles(&self) -> String {
         let role = |machine: &Machine| {
             let Some(life) = &machine.life else { return format!("{} is down", machine.id) };
-            let status = life.replica().status();
+            let status = life.replica(FIRST).status();
             let protocol = status.protocol;
             format!(
                 "{} is {} in epoch {} and {}, has decided {} of {} and executed {}",
@@ -580,7 +580,7 @@ impl World {
     /// Whether all members have executed the slots through this one, the right ones vote, no learner is left that is
     /// there to vote, no change is half made, and a group that follows has the members that it should have.
     fn converged(&self, target: Slot) -> bool {
-        let group = self.reference.group();
+        let group = self.checks[FIRST].reference.group();
         // One that lost its data gets no vote: it waits for an operator who would remove it.
         let wiped = |id| self.machines[self.index(id)].wiped;
         group.learners().all(|(id, goal)| goal == Goal::Learn || wiped(id))
@@ -589,10 +589,10 @@ impl World {
             && group.members.iter().filter(|member| !self.is_out(self.index(member.id))).all(|member| {
                 let life = self.machines[self.index(member.id)].life.as_ref();
                 life.is_some_and(|life| {
-                    let replica = &life.replica();
+                    let replica = &life.replica(FIRST);
                     let votes =
                         !group.votes(member.id) || replica.group().votes(member.id) && replica.may_vote();
-                    life.executor.applied() >= target && votes
+                    life.hosted[FIRST].executor.applied() >= target && votes
                 })
             })
     }

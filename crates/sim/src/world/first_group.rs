@@ -14,7 +14,7 @@ use synod_replica::{
 use synod_wire::{ReplicaId, Slot};
 
 use super::{
-    Happening, World,
+    FIRST, Happening, World,
     lives::birth_of,
     operator::{VOTERS_MAX, draw_limits, info},
 };
@@ -104,7 +104,7 @@ impl World {
     fn change_first_group(&mut self) -> Checked {
         let Some(first) = &self.first else { return Ok(()) };
         let latest = first.latest().clone();
-        let follows = self.reference.group().agrees_with(&latest);
+        let follows = self.checks[FIRST].reference.group().agrees_with(&latest);
         if !follows && self.operator.rng.u8(0..3) > 0 {
             return Ok(());
         }
@@ -167,7 +167,7 @@ impl World {
         };
         let of = self.operator.rng.usize(0..self.machines.len());
         let Some(life) = &self.machines[of].life else { return true };
-        first.is_needed_by(&life.replica().group().follower(), leaving)
+        first.is_needed_by(&life.replica(FIRST).group().follower(), leaving)
     }
 
     /// The operator chooses other voters for the group, as far as a replica knows it, or has it follow the first
@@ -175,7 +175,7 @@ impl World {
     fn choose_voters(&mut self) -> Checked {
         let of = self.operator.rng.usize(0..self.machines.len());
         let (Some(first), Some(life)) = (&self.first, &self.machines[of].life) else { return Ok(()) };
-        let group = settled(life.replica().group().clone());
+        let group = settled(life.replica(FIRST).group().clone());
         let Membership::Follows(version) = group.membership else { return Ok(()) };
         let Some(set) = first.set(version).filter(|_| self.machines[of].is_running()) else { return Ok(()) };
         let voters = set.members.iter().filter(|member| member.standing == Standing::Voter);
@@ -216,7 +216,7 @@ impl World {
 
     /// The simulated group, and what it may become if a choice of voters is decided that was asked for.
     fn possible_groups(&self) -> impl Iterator<Item = &Group> {
-        let group = self.reference.group();
+        let group = self.checks[FIRST].reference.group();
         let placed = self.first.iter().flat_map(|first| &first.placed);
         [group].into_iter().chain(placed.filter(|placed| placed.version > group.version))
     }
@@ -235,7 +235,7 @@ impl World {
             return Ok(());
         }
         let set = first.set_at(self.operator.rng.usize(0..=first.seen[of]));
-        let request = ChangeRequest { expected: life.replica().group().version, change: Change::Follow(set) };
+        let request = ChangeRequest { expected: life.replica(FIRST).group().version, change: Change::Follow(set) };
         self.ask_for_change(of, request)
     }
 
@@ -271,7 +271,7 @@ impl World {
     /// hear of that, as long as the group has a voter that is a member there.
     pub(super) fn sees_at_last(&mut self, of: usize) -> Checked {
         let id = self.machines[of].id;
-        let voters: Vec<ReplicaId> = self.reference.group().voters().collect();
+        let voters: Vec<ReplicaId> = self.checks[FIRST].reference.group().voters().collect();
         let Some(first) = self.first.as_mut().filter(|_| self.machines[of].is_alive()) else { return Ok(()) };
         let removed = first.latest().member(id).is_none();
         let others = voters.iter().any(|&voter| first.latest().member(voter).is_some());
@@ -285,7 +285,7 @@ impl World {
         let Some(first) = &self.first else { return Ok(()) };
         let set = first.set_at(first.seen[of]);
         self.note(of, Mark::Note, || format!("sees the members of version {} of group 0", set.version));
-        self.step(of, Event::Members(set))
+        self.step(of, FIRST, Event::Members(set))
     }
 
     /// Checks how a group that follows changes.
@@ -313,7 +313,7 @@ impl World {
 
     /// Whether the group has the members of the first one, if it follows one.
     pub(super) fn has_followed(&self) -> bool {
-        self.first.as_ref().is_none_or(|first| self.reference.group().agrees_with(first.latest()))
+        self.first.as_ref().is_none_or(|first| self.checks[FIRST].reference.group().agrees_with(first.latest()))
     }
 
     // Scripts.

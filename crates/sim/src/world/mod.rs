@@ -6,6 +6,7 @@
 //! | `machine.rs` | a replica's disk, and the life that runs on it |
 //! | `lives.rs` | starts, crashes, pauses; events in |
 //! | `actions.rs` | actions out |
+//! | `checks.rs` | what is checked of one group |
 //! | `execution.rs` | the executor's work: batches, reads, snapshots |
 //! | `links.rs` | sessions between replicas |
 //! | `identity.rs` | who replicas are to each other; copies of disks |
@@ -28,6 +29,7 @@ mod actions;
 #[cfg(not(feature = "kv"))]
 mod alone;
 mod backup;
+mod checks;
 #[cfg(feature = "kv")]
 mod clients;
 mod coverage;
@@ -61,13 +63,14 @@ use synod_wire::{GroupId, ReplicaId, Slot};
 use crate::{
     backup::Backup,
     chart::{Key, Mark, Recorder},
-    check::{Batches, Checked, Goodput, Groups, Invariant, Memory, Reference, Terms, Violation, Votes},
+    check::{Checked, Goodput, Invariant, Reference, Violation},
     clock::Moment,
     guest::AnyGuest,
     network::{Arrival, Loss, Network, Packet},
+    per_group::PerGroup,
     plan::{Family, Plan},
     queue::EventQueue,
-    situations::{Reached, Situations},
+    situations::{Reached, Sight},
     trace::Trace,
 };
 #[cfg(feature = "kv")]
@@ -76,11 +79,13 @@ use crate::{check::Leases, watching::Watchers};
 use alone::{Clients, Served, is_question, reference, replaced};
 #[cfg(feature = "kv")]
 use clients::{Ask, Clients, Heard, is_question};
+use checks::GroupChecks;
 pub use coverage::Coverage;
 use faults::Faults;
 use first_group::FirstGroup;
 pub(crate) use first_group::promotion;
 use guests::Guests;
+use links::News;
 use machine::Machine;
 pub(crate) use manual::UnderWay;
 use operator::Operator;
@@ -93,6 +98,9 @@ pub(crate) use trials::duration as trial_duration;
 #[cfg(feature = "kv")]
 use watchers::{Served, reference, replaced};
 
+/// The group that clients, operators and scripts use.
+const FIRST: GroupId = GroupId::FIRST;
+
 /// More events than any run needs: a replica that asks for the same instant again and again is found out.
 const EVENTS_MAX: u64 = 3_000_000;
 
@@ -104,21 +112,23 @@ pub(crate) enum Happening {
     /// A replica tries to begin a session to a peer.
     Dial { from: usize, to: usize },
     /// What a replica tells of its history arrives.
-    Tell { from: usize, birth: u64, to: usize, session: u64, body: Bytes },
+    Tell { from: usize, birth: u64, to: usize, session: u64, group: GroupId, body: Bytes },
     /// A session that is cut ends, if it still is.
     Hangup { from: usize, to: usize, session: u64 },
     /// A replica is told something by its own threads.
-    Notice { of: usize, life: u64, event: Box<Event> },
-    /// The disk of a replica is further than before.
-    Progress { of: usize, life: u64 },
+    Notice { of: usize, life: u64, group: GroupId, event: Box<Event> },
+    /// A node is told something of another one, which concerns all groups.
+    News { of: usize, life: u64, news: News },
+    /// The log of these groups is durable further than before.
+    Progress { of: usize, life: u64, groups: Vec<GroupId> },
     /// A burst ends, or a deadline may have passed.
     Turn { of: usize, life: u64 },
     /// A sync of the disk ends.
     SyncEnds { of: usize, life: u64 },
-    /// The executor goes on.
-    Execute { of: usize, life: u64 },
+    /// The executor of a group goes on.
+    Execute { of: usize, life: u64, group: GroupId },
     /// A snapshot file is complete.
-    SnapshotWritten { of: usize, life: u64, slot: Slot, bytes: Bytes },
+    SnapshotWritten { of: usize, life: u64, group: GroupId, slot: Slot, bytes: Bytes },
     /// A client's question reaches a replica.
     #[cfg(feature = "kv")]
     Asked { of: usize, ask: Ask },
@@ -187,14 +197,8 @@ pub struct World {
     first: Option<FirstGroup>,
     /// The backup with whose state the group begins, if it does.
     backup: Option<Backup>,
-    groups: Groups,
     trials: Trials,
-    votes: Votes,
-    batches: Batches,
-    memory: Memory,
-    terms: Terms,
-    reference: Reference,
-    situations: Situations,
+    checks: PerGroup<GroupChecks>,
     goodput: Goodput,
     trace: Trace,
     /// Hears of everything that a chart shows, if one is wanted.
@@ -264,15 +268,6 @@ impl World {
         let replicas = plan.replicas;
         let capacity = replicas + plan.changes.spares;
         let first = lives::first_group(&plan);
-        let mut votes = Votes::new(capacity);
-        votes.epoch_begins(&first);
-        let mut batches = Batches::new(capacity);
-        batches.epoch_begins(&first);
-        let mut memory = Memory::new(capacity);
-        memory.epoch_begins(&first);
-        let situations = Situations::new(&first, capacity);
-        let mut terms = Terms::new(capacity);
-        terms.epoch_begins(&first);
         let backup = Backup::of(&plan, &first, guest.as_ref());
         let mut machines: Vec<_> =
             (1..=replicas as u64).map(|id| Machine::new(ReplicaId(id), &plan)).collect();
@@ -306,16 +301,10 @@ impl World {
             operator: Operator::new(&plan),
             first: FirstGroup::new(&plan, &first, capacity),
             backup,
-            groups: Groups::new(first, capacity),
             // Not from the same source: without trials everything is as it was.
             trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
-            votes,
-            batches,
-            memory,
-            terms,
-            situations,
+            checks: [GroupChecks::new(&first, capacity, reference)].into_iter().collect(),
             goodput: Goodput::default(),
-            reference,
             trace,
             chart: None,
             sent: 0,
@@ -368,7 +357,7 @@ impl World {
         Ok(Outcome {
             simulated: self.now.since(Moment::START),
             events: self.events,
-            commands: self.reference.commands(),
+            commands: self.checks[FIRST].reference.commands(),
             operations,
             unanswered,
             reads: self.guests.as_ref().map_or(0, |guests| guests.read),
@@ -376,7 +365,7 @@ impl World {
             undecided,
             recovery,
             coverage: self.coverage,
-            reached: self.situations.reached(),
+            reached: self.reached(),
         })
     }
 
@@ -402,7 +391,7 @@ impl World {
         self.happen(happening)?;
         #[cfg(feature = "kv")]
         self.watch()?;
-        let reached = self.situations.reached();
+        let reached = self.reached();
         self.chart(|chart| chart.reaches(reached));
         Ok(())
     }
@@ -410,7 +399,12 @@ impl World {
     /// The dangerous situations that this world has come to so far.
     #[must_use]
     pub fn reached(&self) -> Reached {
-        self.situations.reached()
+        self.checks.all().map(|checks| checks.situations.reached()).fold(Reached::default(), Reached::or)
+    }
+
+    /// Something happens that concerns all groups.
+    fn see(&mut self, sight: &Sight<'_>) {
+        self.checks.all_mut().for_each(|checks| checks.situations.see(sight));
     }
 
     /// The lines of the trace, if they were kept.
@@ -492,6 +486,7 @@ impl World {
         match happening {
             Happening::Arrive { to, .. } | Happening::Tell { to, .. } => Some(*to),
             Happening::Notice { of, .. }
+            | Happening::News { of, .. }
             | Happening::Progress { of, .. }
             | Happening::Turn { of, .. }
             | Happening::Execute { of, .. }
@@ -514,8 +509,8 @@ impl World {
             Happening::Arrive { from, birth, to, session, body } => {
                 self.arrive((from, birth), to, session, body)
             }
-            Happening::Tell { from, birth, to, session, body } => {
-                self.hear_history((from, birth), to, session, body)
+            Happening::Tell { from, birth, to, session, group, body } => {
+                self.hear_history((from, birth), to, session, group, body)
             }
             Happening::Dial { from, to } => self.dial(from, to),
             Happening::Hangup { from, to, session } => {
@@ -524,13 +519,14 @@ impl World {
                 }
                 Ok(())
             }
-            Happening::Notice { of, life, event } => self.notice(of, life, *event),
-            Happening::Progress { of, life } => self.progress(of, life),
+            Happening::Notice { of, life, group, event } => self.notice(of, life, group, *event),
+            Happening::News { of, life, news } => self.hear_news(of, life, news),
+            Happening::Progress { of, life, groups } => self.progress(of, life, &groups),
             Happening::Turn { of, life } => self.turn(of, life),
             Happening::SyncEnds { of, life } => self.sync_ends(of, life),
-            Happening::Execute { of, life } => self.execute(of, life),
-            Happening::SnapshotWritten { of, life, slot, bytes } => {
-                self.snapshot_written(of, life, slot, bytes)
+            Happening::Execute { of, life, group } => self.execute(of, life, group),
+            Happening::SnapshotWritten { of, life, group, slot, bytes } => {
+                self.snapshot_written(of, life, group, slot, bytes)
             }
             #[cfg(feature = "kv")]
             Happening::Asked { of, ask } => self.asked(of, ask),

@@ -7,9 +7,9 @@ use synod_consensus::{ElectionKind, Overrides, ProtocolKind, Role};
 use synod_replica::{
     Change, ChangeRequest, Event, Goal, Group, MemberInfo, Outcome, RequestError, decode_reply,
 };
-use synod_wire::{CommandKind, Incarnation, ReplicaId, Slot};
+use synod_wire::{CommandKind, GroupId, Incarnation, ReplicaId, Slot};
 
-use super::{Happening, World, machine::Machine, waiting::Waiter};
+use super::{FIRST, Happening, World, machine::Machine, waiting::Waiter};
 use crate::{
     chart::Mark,
     check::{Checked, Invariant, Violation, demand, settled},
@@ -60,7 +60,7 @@ impl World {
                 continue;
             };
             // A change that is asked for while another is not complete waits for that.
-            let group = settled(life.replica().group().clone());
+            let group = settled(life.replica(FIRST).group().clone());
             let again = plan.again.hit(&mut self.operator.rng).then(|| self.operator.unknown.pop()).flatten();
             let Some(request) = again.or_else(|| self.draw_request(&group)) else { continue };
             self.ask_for_change(of, request)?;
@@ -179,7 +179,7 @@ impl World {
     pub(super) fn leader(&self) -> Option<ReplicaId> {
         let leads = |machine: &&Machine| {
             let life = machine.life.as_ref();
-            life.is_some_and(|life| life.replica().status().protocol.role == Role::Leader)
+            life.is_some_and(|life| life.replica(FIRST).status().protocol.role == Role::Leader)
         };
         self.machines.iter().find(leads).map(|machine| machine.id)
     }
@@ -187,7 +187,7 @@ impl World {
     /// A script asks for a change, made for the group as the replica knows it.
     pub(crate) fn change_in_script(&mut self, of: usize, change: impl FnOnce(&Group) -> Change) -> Checked {
         if let Some(life) = &self.machines[of].life {
-            let group = life.replica().group();
+            let group = life.replica(FIRST).group();
             let request = ChangeRequest { expected: group.version, change: change(group) };
             self.ask_for_change(of, request)?;
         }
@@ -240,7 +240,7 @@ impl World {
     pub(crate) fn reorder(&mut self, of: usize, protocol: ProtocolKind, election: ElectionKind) -> Checked {
         let Some(life) = &self.machines[of].life else { return Ok(()) };
         let change = Change::Order { protocol, election, overrides: Overrides::default() };
-        let request = ChangeRequest { expected: life.replica().group().version, change };
+        let request = ChangeRequest { expected: life.replica(FIRST).group().version, change };
         self.ask_for_change(of, request)?;
         self.settle()
     }
@@ -248,7 +248,7 @@ impl World {
     /// An operator asks a replica for another epoch with the same protocol, once it leads.
     pub(super) fn end_epoch(&mut self, of: usize, tries: u32) -> Checked {
         let running = self.machines[of].life.as_ref().filter(|_| self.machines[of].is_running());
-        let Some(group) = running.map(|life| life.replica().group()) else { return Ok(()) };
+        let Some(group) = running.map(|life| life.replica(FIRST).group()) else { return Ok(()) };
         if self.leads_in(of).is_none() && tries > 0 {
             let wait = self.plan.settings.consensus.election_timeout / 10;
             self.queue.push(self.now + wait, Happening::EpochEnds { of, tries: tries - 1 });
@@ -269,12 +269,12 @@ impl World {
             return Ok(());
         }
         self.note(of, Mark::Note, || format!("is asked to let {to} lead"));
-        self.step(of, Event::Transfer(to))
+        self.step(of, FIRST, Event::Transfer(to))
     }
 
     /// The voters of every group that the present one may become, as far as is known here.
     pub(super) fn possible_voters(&self) -> Vec<Vec<ReplicaId>> {
-        let group = self.reference.group();
+        let group = self.checks[FIRST].reference.group();
         let current = |(version, _): &&(u64, Vec<ReplicaId>)| *version >= group.version;
         let mut possible: Vec<_> =
             self.operator.possible.iter().filter(current).map(|(_, voters)| voters.clone()).collect();
@@ -284,21 +284,19 @@ impl World {
     }
 
     /// A slot was delivered for the first time. If it made a new group, machines are started for the joining replicas.
-    pub(super) fn group_moves(&mut self, slot: Slot) -> Checked {
-        let before = self.groups.latest();
-        let group = self.reference.group();
+    pub(super) fn group_moves(&mut self, of: GroupId, slot: Slot) -> Checked {
+        let checks = &self.checks[of];
+        let (before, group) = (checks.groups.latest(), checks.reference.group());
         if group == before {
             return Ok(());
         }
         let (before, group) = (before.clone(), group.clone());
         self.count_change(&before, &group);
-        self.situations.see(&Sight::Regroups { slot, before: &before, group: &group });
-        self.groups.begins(slot, group.clone())?;
+        let checks = &mut self.checks[of];
+        checks.situations.see(&Sight::Regroups { slot, before: &before, group: &group });
+        checks.groups.begins(slot, group.clone())?;
+        checks.epoch_begins(&group);
         self.check_following(slot, &before, &group)?;
-        self.votes.epoch_begins(&group);
-        self.batches.epoch_begins(&group);
-        self.memory.epoch_begins(&group);
-        self.terms.epoch_begins(&group);
         self.operator.possible.retain(|(version, _)| *version >= group.version);
         if before.outgoing.is_empty() && !group.outgoing.is_empty() {
             self.crash_while_joint();
@@ -376,12 +374,13 @@ impl World {
     }
 
     /// A replica finds that it is no longer needed.
-    pub(super) fn retires(&mut self, of: usize, delivered: Slot) -> Checked {
+    pub(super) fn retires(&mut self, of: usize, group: GroupId, delivered: Slot) -> Checked {
         self.note(of, Mark::Note, || "is not needed any more".to_owned());
-        let (id, group) = (self.machines[of].id, self.groups.after(delivered));
-        let removed = self.groups.latest().member(id).is_none() && group.member(id).is_none();
+        let groups = &self.checks[group].groups;
+        let (id, group) = (self.machines[of].id, groups.after(delivered));
+        let removed = groups.latest().member(id).is_none() && group.member(id).is_none();
         let away = group.is_away(id);
-        demand((removed || away) && self.groups.is_established(group), Invariant::RetiredLast, || {
+        demand((removed || away) && groups.is_established(group), Invariant::RetiredLast, || {
             format!(
                 "{id} retires, and no quorum of version {} of the group has durably entered it",
                 group.version

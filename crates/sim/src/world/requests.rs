@@ -8,7 +8,7 @@ use synod_replica::{Outcome, SessionCommand};
 use synod_wire::CommandKind;
 
 use super::{
-    Happening, World,
+    FIRST, Happening, World,
     clients::{Ask, Heard, Kind, Response, Scripted, TRAVELS},
     waiting::{Question, Waiter},
 };
@@ -62,7 +62,7 @@ impl World {
             Some(_) => Kind::Command,
         };
         if kind != Kind::Read {
-            self.reference.submitted(&payload);
+            self.checks[FIRST].reference.submitted(&payload);
         }
         self.chart(|chart| chart.asks(attempt, of, text.clone()));
         self.clients.scripted.insert(attempt, Scripted { text, op });
@@ -126,8 +126,8 @@ impl World {
     /// A replica answers a client's query from what it has executed.
     pub(super) fn client_reads(&mut self, of: usize, ask: &Ask) {
         let Some(life) = &self.machines[of].life else { return };
-        self.coverage.follower_reads += u64::from(life.replica().status().protocol.role != Role::Leader);
-        let reply = life.executor.query(&ask.payload);
+        self.coverage.follower_reads += u64::from(life.replica(FIRST).status().protocol.role != Role::Leader);
+        let reply = life.hosted[FIRST].executor.query(&ask.payload);
         self.respond(ask, Response::Reply(reply));
     }
 
@@ -138,13 +138,13 @@ impl World {
         self.coverage.stale_reads += 1;
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         let op = Op::Get { first: 1, last: keys };
-        let reply = life.executor.query(&op.encode(0, 0));
+        let reply = life.hosted[FIRST].executor.query(&op.encode(0, 0));
         let revision = Answer::decode(&op, &reply).and_then(|answer| answer.revision()).unwrap_or(0);
         let before = std::mem::replace(&mut life.seen_revision, revision);
         demand(revision >= before, Invariant::Monotone, || {
             format!("a stale read at r{} shows revision {revision} after {before}", of + 1)
         })?;
-        self.check_state(of)
+        self.check_state(of, FIRST)
     }
 }
 

@@ -7,7 +7,7 @@ use synod_replica::{ChangeRequest, Event, Outcome, ReadId, RequestError, Session
 use synod_wire::{CommandKind, GroupId};
 
 use super::{
-    World,
+    FIRST, World,
     machine::{Life, Task},
 };
 #[cfg(feature = "kv")]
@@ -48,14 +48,14 @@ impl World {
         payload: Bytes,
         client: Waiter,
     ) -> Checked {
-        self.take(of, Input::Command { group: GroupId::FIRST, kind, session, payload, client })
+        self.take(of, Input::Command { group: FIRST, kind, session, payload, client })
     }
 
     /// A query reaches a replica.
     pub(super) fn query(&mut self, of: usize, question: Question) -> Checked {
         // The host asks with one such event for all queries of a burst.
-        self.situations.see(&Sight::Takes { of, event: &Event::Read(ReadId(0)) });
-        self.take(of, Input::Query(GroupId::FIRST, question))
+        self.checks[FIRST].situations.see(&Sight::Takes { of, event: &Event::Read(ReadId(0)) });
+        self.take(of, Input::Query(FIRST, question))
     }
 
     /// A replica has the outcome of a command.
@@ -70,8 +70,14 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn fail_request(&mut self, of: usize, waiter: Waiter, error: RequestError) -> Checked {
-        self.situations.see(&Sight::Fails(error));
+    pub(super) fn fail_request(
+        &mut self,
+        of: usize,
+        group: GroupId,
+        waiter: Waiter,
+        error: RequestError,
+    ) -> Checked {
+        self.checks[group].situations.see(&Sight::Fails(error));
         self.answer_request(of, waiter, Outcome::Error(error))
     }
 
@@ -84,13 +90,14 @@ impl World {
     }
 
     /// Answers the queries whose slot is executed.
-    pub(super) fn answer_reads(&mut self, of: usize) -> Checked {
+    pub(super) fn answer_reads(&mut self, of: usize, group: GroupId) -> Checked {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        if life.reads.is_empty() {
+        let hosted = &mut life.hosted[group];
+        if hosted.reads.is_empty() {
             return Ok(());
         }
-        let applied = life.executor.applied();
-        let ready: Vec<_> = life.reads.reached(|slot| *slot <= applied).collect();
+        let applied = hosted.executor.applied();
+        let ready: Vec<_> = hosted.reads.reached(|slot| *slot <= applied).collect();
         for question in ready {
             match question {
                 #[cfg(feature = "kv")]
@@ -104,16 +111,18 @@ impl World {
     /// A replica crashes, which everybody notices who waits for it.
     pub(super) fn hang_up(&mut self, of: usize, life: &mut Life) {
         let (mut waiters, mut questions) = life.host.stop();
-        for task in life.execution.hand_over() {
-            match task {
-                Task::Execute { waiters: of_batch, .. } => {
-                    waiters.extend(of_batch.into_iter().map(|(_, waiter)| waiter));
+        for hosted in life.hosted.all_mut() {
+            for task in hosted.execution.hand_over() {
+                match task {
+                    Task::Execute { waiters: of_batch, .. } => {
+                        waiters.extend(of_batch.into_iter().map(|(_, waiter)| waiter));
+                    }
+                    Task::Read { questions: confirmed, .. } => questions.extend(confirmed),
+                    Task::Snapshot | Task::Install(_) => {}
                 }
-                Task::Read { questions: confirmed, .. } => questions.extend(confirmed),
-                Task::Snapshot | Task::Install(_) => {}
             }
+            questions.extend(hosted.reads.reached(|_| true));
         }
-        questions.extend(life.reads.reached(|_| true));
         for waiter in waiters {
             match waiter {
                 #[cfg(feature = "kv")]
