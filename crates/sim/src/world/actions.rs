@@ -124,7 +124,9 @@ impl World {
                 if group == FIRST {
                     machine.files.knows(&becomes);
                 }
-                let delivered = life.hosted[group].watch.delivered();
+                let hosted = &mut life.hosted[group];
+                hosted.retired &= becomes.member(machine.id).is_none();
+                let delivered = hosted.watch.delivered();
                 self.checks[group].groups.agrees(machine.id, delivered, &becomes)?;
             }
             Action::Forked(fork) => {
@@ -150,7 +152,9 @@ impl World {
                 });
             }
             Action::Retired => {
-                let delivered = life.hosted[group].watch.delivered();
+                let hosted = &mut life.hosted[group];
+                hosted.retired = true;
+                let delivered = hosted.watch.delivered();
                 self.retires(of, group, delivered)?;
             }
             Action::TakeSnapshot => life.hosted[group].execution.push(Task::Snapshot),

@@ -5,8 +5,9 @@ use std::{collections::BTreeSet, rc::Rc};
 
 use fastrand::Rng;
 use synod_replica::{Outcome, RequestError};
+use synod_wire::GroupId;
 
-use super::{FIRST, Happening, World, guests::Guests};
+use super::{Happening, World, guests::Guests};
 use crate::{
     check::Violation,
     guest::{AnyGuest, Hosting},
@@ -109,7 +110,7 @@ impl World {
 
     /// Gives replicas that have become members since such a client, too.
     pub(super) fn probe_members(&mut self) {
-        for of in self.probes_missing() {
+        for (_, of) in self.probes_missing() {
             let Some(guests) = &mut self.guests else { return };
             if guests.probes.asked.insert(of) {
                 let client = guests.add_probe(of);
@@ -119,9 +120,9 @@ impl World {
     }
 
     /// The members that have not served yet.
-    pub(super) fn probes_missing(&self) -> Vec<usize> {
+    pub(super) fn probes_missing(&self) -> Vec<(GroupId, usize)> {
         let Some(guests) = &self.guests else { return Vec::new() };
-        let members = self.checks[FIRST].reference.group().members.iter().map(|member| self.index(member.id));
-        members.filter(|of| !self.is_out(*of) && !guests.has_served(*of)).collect()
+        let missing = |(_, of): &(GroupId, usize)| !self.is_out(*of) && !guests.has_served(*of);
+        self.members().into_iter().filter(missing).collect()
     }
 }

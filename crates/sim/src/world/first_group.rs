@@ -11,10 +11,11 @@ use fastrand::Rng;
 use synod_replica::{
     Change, ChangeRequest, Choice, Event, Goal, Group, MemberSet, Membership, Others, Standing,
 };
-use synod_wire::{ReplicaId, Slot};
+use synod_wire::{GroupId, ReplicaId, Slot};
 
 use super::{
     FIRST, Happening, World,
+    checks::GroupChecks,
     lives::birth_of,
     operator::{VOTERS_MAX, draw_limits, info},
 };
@@ -191,7 +192,7 @@ impl World {
             return Ok(());
         }
         self.first.iter_mut().for_each(|first| first.placed.push(next.clone()));
-        self.ask_for_change(of, request)
+        self.ask_for_change(of, FIRST, request)
     }
 
     /// Whether enough replicas with their memory remain wherever the simulated group follows, and it does not grow
@@ -236,7 +237,7 @@ impl World {
         }
         let set = first.set_at(self.operator.rng.usize(0..=first.seen[of]));
         let request = ChangeRequest { expected: life.replica(FIRST).group().version, change: Change::Follow(set) };
-        self.ask_for_change(of, request)
+        self.ask_for_change(of, FIRST, request)
     }
 
     /// A replica's node sees what the first group has decided, or some of it.
@@ -289,8 +290,10 @@ impl World {
     }
 
     /// Checks how a group that follows changes.
-    pub(super) fn check_following(&self, slot: Slot, before: &Group, group: &Group) -> Checked {
-        let Some(first) = &self.first else { return Ok(()) };
+    pub(super) fn check_following(&self, of: GroupId, slot: Slot, before: &Group, group: &Group) -> Checked {
+        if self.first.is_none() && of == FIRST {
+            return Ok(());
+        }
         let (Membership::Follows(earlier), Membership::Follows(version)) =
             (before.membership, group.membership)
         else {
@@ -301,7 +304,11 @@ impl World {
         demand(version >= earlier, Invariant::FollowsForward, || {
             format!("slot {slot} has the group follow version {version} of group 0 after version {earlier}")
         })?;
-        let wrong = match first.set(version) {
+        let set = match &self.first {
+            Some(first) => first.set(version),
+            None => self.checks[FIRST].groups.member_set(version),
+        };
+        let wrong = match set {
             Some(set) => differs(before, group, &set),
             None => Some("group 0 had no such members".to_owned()),
         };
@@ -311,9 +318,14 @@ impl World {
         })
     }
 
-    /// Whether the group has the members of the first one, if it follows one.
+    /// Whether the groups have the members of the first one, if they follow one.
     pub(super) fn has_followed(&self) -> bool {
-        self.first.as_ref().is_none_or(|first| self.checks[FIRST].reference.group().agrees_with(first.latest()))
+        let followed = match &self.first {
+            Some(first) => first.latest(),
+            None => self.checks[FIRST].reference.group(),
+        };
+        let follows = |checks: &GroupChecks| checks.reference.group().agrees_with(followed);
+        self.checks.all().skip(usize::from(self.first.is_none())).all(follows)
     }
 
     // Scripts.

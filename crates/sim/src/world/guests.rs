@@ -198,7 +198,7 @@ impl World {
             format!("g{index:<9}→ r{}  {}", of + 1, what.unwrap_or_else(|| "open a session".to_owned()))
         });
         self.checks[FIRST].reference.submitted(&payload);
-        self.command(of, kind, session, payload, Waiter::Guest(index))
+        self.command(of, FIRST, (kind, session, payload), Waiter::Guest(index))
     }
 
     /// A client reads at a replica.
@@ -206,7 +206,7 @@ impl World {
         let Some(guests) = &mut self.guests else { return Ok(()) };
         self.trace.line(self.now, || format!("g{index:<9}→ r{}  read {}", of + 1, text_of(&query)));
         guests.clients[index].reading = Some(Reading { query, from: guests.known });
-        self.query(of, Question::Guest(index))
+        self.query(of, FIRST, Question::Guest(index))
     }
 
     /// The read of a guest's client is answered from what the replica has executed.
@@ -268,7 +268,7 @@ impl World {
         // Clients' commands are numbered from below.
         let payload = payload(!guests.owned, &command);
         self.checks[FIRST].reference.submitted(&payload);
-        self.command(of, CommandKind::Apply, None, payload, Waiter::OfGuest)
+        self.command(of, FIRST, (CommandKind::Apply, None, payload), Waiter::OfGuest)
     }
 
     fn guest_place(&self, of: usize) -> Option<Place> {

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     chart::Mark,
     check::{Checked, Invariant, Surroundings, Violation, Watch, demand, slots},
-    clock::{Clock, Moment, PERFECT_PPM},
+    clock::{Clock, PERFECT_PPM},
     guest::Hosting,
     network::{Loss, Wire, between},
     plan::{Ending, Plan},
@@ -100,7 +100,7 @@ impl World {
         let found = machine.disk.recover(group);
         let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
         let entered = self.checks[group].restarted(of, group, machine, base)?;
-        let (executor, snapshot) = self.restored(found.snapshot, hosting)?;
+        let (executor, snapshot) = self.restored(group, found.snapshot, hosting)?;
         let first = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
         let tail = found.records.iter().map(|(_, record)| slots(record).end.saturating_sub(1)).max();
         let tail = Slot(tail.unwrap_or_default());
@@ -125,7 +125,8 @@ impl World {
         settings.consensus.planted = self.plan.settings.consensus.planted;
         settings.consensus.priority = self.plan.priorities.get(of).copied().unwrap_or(0);
         let (me, mut actions) = (self.machines[of].id, Vec::new());
-        let mut replica = Replica::start(settings, me, self.first_group(), recovered, now, &mut actions);
+        let first_group = first_group(&self.plan, group);
+        let mut replica = Replica::start(settings, me, first_group, recovered, now, &mut actions);
         if let Some(earlier) = self.machines[of].files.reached[group].clone() {
             replica.remember(earlier, &mut actions);
         }
@@ -137,10 +138,11 @@ impl World {
     /// What executes commands at first, with the snapshot that a life finds.
     fn restored(
         &self,
+        group: GroupId,
         kept: Option<(Slot, Bytes)>,
         hosting: Hosting,
     ) -> Result<(Executor<Hosting>, Option<Installed>), Violation> {
-        let mut executor = Executor::new(hosting, self.first_group());
+        let mut executor = Executor::new(hosting, first_group(&self.plan, group));
         #[cfg(feature = "planted-bugs")]
         if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ExecuteRetryTwice) {
             executor.execute_repeats();
@@ -170,11 +172,6 @@ impl World {
             executor.keep_every_reply();
         }
         Ok((executor, snapshot))
-    }
-
-    /// The group as it began.
-    fn first_group(&self) -> Group {
-        first_group(&self.plan)
     }
 
     /// Starts a replica again, unless something else has.
@@ -270,6 +267,7 @@ impl World {
         let now = self.now;
         let Some(life) = &mut self.machines[of].life else { return };
         life.clock = life.clock.set_forward(now, life.clock.read(now) + by);
+        life.timer_at = None;
         self.jumps += 1;
         self.coverage.jumps += 1;
         let long = is_long(by, self.plan.settings.consensus.election_timeout);
@@ -337,28 +335,34 @@ impl World {
 
     fn take_in(&mut self, of: usize, step: impl FnOnce(&mut Host<Waiter, Question>, Time)) -> Checked {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let begins = life.host.touched().is_empty();
         step(&mut life.host, life.clock.read(self.now));
         if self.plan.burst.is_zero() {
             return self.end_burst(of);
         }
-        if begins {
-            let wait = between(&mut self.rng, Duration::ZERO, self.plan.burst);
-            self.turn_later(of, self.now + wait);
+        if !std::mem::replace(&mut life.in_burst, true) {
+            let (burst, life) = (self.plan.burst, life.number);
+            let wait = between(&mut self.rng, Duration::ZERO, burst);
+            self.queue.push(self.now + wait, Happening::BurstEnds { of, life });
         }
         Ok(())
     }
 
-    /// The host has its turn: a burst ends, or a deadline has passed.
-    pub(super) fn turn(&mut self, of: usize, number: u64) -> Checked {
+    pub(super) fn burst_ends(&mut self, of: usize, number: u64) -> Checked {
+        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
+        life.in_burst = false;
+        // A deadline may have ended it.
+        if life.host.touched().is_empty() { Ok(()) } else { self.end_burst(of) }
+    }
+
+    pub(super) fn timer(&mut self, of: usize, number: u64) -> Checked {
         let now = self.now;
         let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-        if life.turn_at.is_none_or(|at| at > now) {
-            // An earlier turn made this one superfluous.
+        if life.timer_at.is_none_or(|at| at > now) {
+            // An earlier look made this one superfluous.
             return Ok(());
         }
-        life.turn_at = None;
-        if life.host.touched().is_empty() && life.clock.read(now) < life.host.due() {
+        life.timer_at = None;
+        if life.clock.read(now) < life.host.due() {
             self.set_timer(of);
             return Ok(());
         }
@@ -368,7 +372,6 @@ impl World {
     /// Ends a burst: the host has its turn, and what it wants is carried out.
     pub(super) fn end_burst(&mut self, of: usize) -> Checked {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        life.turn_at = None;
         let now = life.clock.read(self.now);
         let rings = self.checks.groups().any(|group| life.host.deadline(group) <= now);
         life.host.turn(now);
@@ -387,19 +390,20 @@ impl World {
 
     /// Sees to it that the host has its turn when it is due, or a little later.
     pub(super) fn set_timer(&mut self, of: usize) {
-        let late = between(&mut self.rng, Duration::ZERO, self.plan.timer_late);
-        let Some(life) = &self.machines[of].life else { return };
-        let Some(rings) = life.clock.when(life.host.due()) else { return };
-        // Time passes between one look and the next.
-        self.turn_later(of, rings.max(self.now + Duration::from_micros(1)) + late);
-    }
-
-    fn turn_later(&mut self, of: usize, at: Moment) {
         let Some(life) = &mut self.machines[of].life else { return };
-        if life.turn_at.is_none_or(|earlier| at < earlier) {
-            life.turn_at = Some(at);
+        let due = life.host.due();
+        let is_known = std::mem::replace(&mut life.timer_for, due) == due;
+        if is_known && life.timer_at.is_some() {
+            return;
+        }
+        let Some(rings) = life.clock.when(due) else { return };
+        let late = between(&mut self.rng, Duration::ZERO, self.plan.timer_late);
+        // Time passes between one look and the next.
+        let at = rings.max(self.now + Duration::from_micros(1)) + late;
+        if life.timer_at.is_none_or(|earlier| at < earlier) {
+            life.timer_at = Some(at);
             let life = life.number;
-            self.queue.push(at, Happening::Turn { of, life });
+            self.queue.push(at, Happening::Timer { of, life });
         }
     }
 
@@ -462,8 +466,8 @@ pub(super) fn birth_of(id: ReplicaId) -> u64 {
     id.0
 }
 
-/// The group of a plan as it begins.
-pub(super) fn first_group(plan: &Plan) -> Group {
+/// A group of a plan as it begins.
+pub(super) fn first_group(plan: &Plan, of: GroupId) -> Group {
     let ids = (1..=plan.replicas as u64).map(ReplicaId);
     let mut group = Group::of(&plan.settings.consensus, ids).limited(plan.settings.limits);
     if !plan.births_later {
@@ -473,7 +477,11 @@ pub(super) fn first_group(plan: &Plan) -> Group {
     if plan.begins_with_backup {
         group = group.after_backup();
     }
-    if plan.changes.follows { group.following(FIRST_VERSION) } else { group }
+    match of {
+        FIRST if plan.groups > 1 => group.followed(),
+        FIRST if !plan.changes.follows => group,
+        _ => group.following(FIRST_VERSION),
+    }
 }
 
 /// Messages that wait for a disk: a stalled one stops the window, retransmission goes on.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use synod_consensus::To;
 use synod_host::{Execution, Gate, Host, Reads, SnapshotBook};
 use synod_replica::{Executor, PeerMessage, Replica, SnapshotInfo};
-use synod_wire::{Ballots, Batch, GroupId, Lsn, ReplicaId, Slot};
+use synod_wire::{Ballots, Batch, GroupId, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     FIRST, Happening, Served,
@@ -69,8 +69,12 @@ pub(crate) struct Life {
     pub(crate) clock: Clock,
     /// The peers, by index, that were met in this life, each with the number of the life that it was in.
     pub(crate) recognised: BTreeMap<usize, u64>,
-    /// The instant of the host's next turn, if one is to come: a burst ends, or a deadline is looked at.
-    pub(crate) turn_at: Option<Moment>,
+    /// A burst has begun, and ends later.
+    pub(crate) in_burst: bool,
+    /// The instant at which the host's deadline is looked at next.
+    pub(crate) timer_at: Option<Moment>,
+    /// The deadline that was looked at last.
+    pub(crate) timer_for: Time,
     /// Its snapshots, with the pieces of one that have come so far.
     pub(crate) book: SnapshotBook<Vec<u8>>,
     /// If this life began without its log: once this record is durable, the log says so itself.
@@ -104,6 +108,8 @@ pub(crate) struct Hosted {
     pub(crate) ahead_max: Option<(u64, u64)>,
     /// As of the last step: whether the replica takes no part in the group.
     pub(crate) away: bool,
+    /// The group does not need the replica any more.
+    pub(crate) retired: bool,
 }
 
 impl Hosted {
@@ -120,6 +126,7 @@ impl Hosted {
             sends_given_up: 0,
             ahead_max: None,
             away: false,
+            retired: false,
         }
     }
 }
@@ -140,7 +147,9 @@ impl Life {
             hosted,
             clock,
             recognised: BTreeMap::new(),
-            turn_at: None,
+            in_burst: false,
+            timer_at: None,
+            timer_for: Time::NEVER,
             book: SnapshotBook::new(groups, None),
             confesses_at: None,
             whole_at: None,
@@ -176,16 +185,16 @@ impl Machine {
             disk: Disk::new(
                 plan.disk.files.map(|files| RealFiles::new(id, files, plan.seed)),
                 plan.durability,
-                plan.groups(),
+                plan.groups,
             ),
-            files: Files::new(birth_of(id), plan.groups()),
+            files: Files::new(birth_of(id), plan.groups),
             copy: None,
             copied: false,
             wiped: false,
             stopped: false,
             lives: 0,
             life: None,
-            delivered: (0..plan.groups()).map(|_| Slot::ZERO).collect(),
+            delivered: (0..plan.groups).map(|_| Slot::ZERO).collect(),
             retired: false,
             paused: None,
         }

@@ -181,6 +181,7 @@ impl World {
         let due = life.replica(FIRST).due();
         if due != Time::NEVER {
             life.clock = life.clock.set_forward(now, due);
+            life.timer_at = None;
             self.jumps += 1;
             self.times_out = true;
             self.end_burst(of)?;

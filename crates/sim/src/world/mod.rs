@@ -121,8 +121,10 @@ pub(crate) enum Happening {
     News { of: usize, life: u64, news: News },
     /// The log of these groups is durable further than before.
     Progress { of: usize, life: u64, groups: Vec<GroupId> },
-    /// A burst ends, or a deadline may have passed.
-    Turn { of: usize, life: u64 },
+    /// A deadline may have passed.
+    Timer { of: usize, life: u64 },
+    /// A burst ends.
+    BurstEnds { of: usize, life: u64 },
     /// A sync of the disk ends.
     SyncEnds { of: usize, life: u64 },
     /// The executor of a group goes on.
@@ -267,24 +269,29 @@ impl World {
         let mut rng = Rng::with_seed(plan.seed);
         let replicas = plan.replicas;
         let capacity = replicas + plan.changes.spares;
-        let first = lives::first_group(&plan);
+        let first = lives::first_group(&plan, FIRST);
         let backup = Backup::of(&plan, &first, guest.as_ref());
         let mut machines: Vec<_> =
             (1..=replicas as u64).map(|id| Machine::new(ReplicaId(id), &plan)).collect();
         if let Some(backup) = &backup {
             machines.iter_mut().for_each(|machine| machine.begin_with(backup));
         }
-        #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
-        let mut reference =
-            Reference::new(first.clone(), reference(&plan, guest.as_ref()), guest.as_ref(), backup.as_ref());
-        #[cfg(feature = "planted-bugs")]
-        if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
-            reference.count_twice();
-        }
-        #[cfg(feature = "planted-bugs")]
-        if let Some(bug) = plan.settings.consensus.planted {
-            reference.change_wrongly(bug);
-        }
+        let checks = |group| {
+            let first = lives::first_group(&plan, group);
+            let machine = reference(&plan, guest.as_ref());
+            #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
+            let mut reference = Reference::new(first.clone(), machine, guest.as_ref(), backup.as_ref());
+            #[cfg(feature = "planted-bugs")]
+            if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
+                reference.count_twice();
+            }
+            #[cfg(feature = "planted-bugs")]
+            if let Some(bug) = plan.settings.consensus.planted {
+                reference.change_wrongly(bug);
+            }
+            GroupChecks::new(&first, capacity, reference)
+        };
+        let checks = (0..plan.groups as u16).map(GroupId).map(checks).collect();
         World {
             now: Moment::START,
             queue: EventQueue::default(),
@@ -303,7 +310,7 @@ impl World {
             backup,
             // Not from the same source: without trials everything is as it was.
             trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
-            checks: [GroupChecks::new(&first, capacity, reference)].into_iter().collect(),
+            checks,
             goodput: Goodput::default(),
             trace,
             chart: None,
@@ -357,7 +364,7 @@ impl World {
         Ok(Outcome {
             simulated: self.now.since(Moment::START),
             events: self.events,
-            commands: self.checks[FIRST].reference.commands(),
+            commands: self.checks.all().map(|checks| checks.reference.commands()).sum(),
             operations,
             unanswered,
             reads: self.guests.as_ref().map_or(0, |guests| guests.read),
@@ -488,7 +495,8 @@ impl World {
             Happening::Notice { of, .. }
             | Happening::News { of, .. }
             | Happening::Progress { of, .. }
-            | Happening::Turn { of, .. }
+            | Happening::Timer { of, .. }
+            | Happening::BurstEnds { of, .. }
             | Happening::Execute { of, .. }
             | Happening::GuestLooks { of, .. }
             | Happening::Sees { of } => Some(*of),
@@ -522,7 +530,8 @@ impl World {
             Happening::Notice { of, life, group, event } => self.notice(of, life, group, *event),
             Happening::News { of, life, news } => self.hear_news(of, life, news),
             Happening::Progress { of, life, groups } => self.progress(of, life, &groups),
-            Happening::Turn { of, life } => self.turn(of, life),
+            Happening::Timer { of, life } => self.timer(of, life),
+            Happening::BurstEnds { of, life } => self.burst_ends(of, life),
             Happening::SyncEnds { of, life } => self.sync_ends(of, life),
             Happening::Execute { of, life, group } => self.execute(of, life, group),
             Happening::SnapshotWritten { of, life, group, slot, bytes } => {

@@ -28,13 +28,14 @@ impl World {
             return Ok(());
         }
         self.chart(|chart| chart.arrives(Key::Question(ask.attempt), Lane::Replica(of)));
+        let group = ask.group;
         let kind = match ask.kind {
-            Kind::Read => return self.query(of, Question::Client(ask)),
+            Kind::Read => return self.query(of, group, Question::Client(ask)),
             Kind::Command => CommandKind::Apply,
             Kind::OpenSession => CommandKind::OpenSession,
         };
         let (session, payload) = (ask.session, ask.payload.clone());
-        self.command(of, kind, session, payload, Waiter::Client(ask))
+        self.command(of, group, (kind, session, payload), Waiter::Client(ask))
     }
 
     /// Whether a script's attempt is not answered yet.
@@ -66,7 +67,7 @@ impl World {
         }
         self.chart(|chart| chart.asks(attempt, of, text.clone()));
         self.clients.scripted.insert(attempt, Scripted { text, op });
-        let ask = Ask { client: 0, worker: 0, attempt, session, kind, payload };
+        let ask = Ask { group: FIRST, client: 0, worker: 0, attempt, session, kind, payload };
         if wait.is_zero() {
             self.asked(of, ask)?;
         } else {
@@ -126,8 +127,9 @@ impl World {
     /// A replica answers a client's query from what it has executed.
     pub(super) fn client_reads(&mut self, of: usize, ask: &Ask) {
         let Some(life) = &self.machines[of].life else { return };
-        self.coverage.follower_reads += u64::from(life.replica(FIRST).status().protocol.role != Role::Leader);
-        let reply = life.hosted[FIRST].executor.query(&ask.payload);
+        let role = life.replica(ask.group).status().protocol.role;
+        self.coverage.follower_reads += u64::from(role != Role::Leader);
+        let reply = life.hosted[ask.group].executor.query(&ask.payload);
         self.respond(ask, Response::Reply(reply));
     }
 

@@ -7,7 +7,7 @@ use synod_replica::{ChangeRequest, Event, Outcome, ReadId, RequestError, Session
 use synod_wire::{CommandKind, GroupId};
 
 use super::{
-    FIRST, World,
+    World,
     machine::{Life, Task},
 };
 #[cfg(feature = "kv")]
@@ -24,8 +24,8 @@ pub(crate) enum Waiter {
     Guest(usize),
     /// The replica itself, for its guest.
     OfGuest,
-    /// The operator, who asked for this change.
-    Operator(ChangeRequest),
+    /// The operator, who asked for this change of a group.
+    Operator(GroupId, ChangeRequest),
 }
 
 /// A query, and who asks.
@@ -39,23 +39,22 @@ pub(crate) enum Question {
 }
 
 impl World {
-    /// A command reaches a replica.
+    /// A command reaches the replica of a group.
     pub(super) fn command(
         &mut self,
         of: usize,
-        kind: CommandKind,
-        session: Option<SessionCommand>,
-        payload: Bytes,
+        group: GroupId,
+        (kind, session, payload): (CommandKind, Option<SessionCommand>, Bytes),
         client: Waiter,
     ) -> Checked {
-        self.take(of, Input::Command { group: FIRST, kind, session, payload, client })
+        self.take(of, Input::Command { group, kind, session, payload, client })
     }
 
-    /// A query reaches a replica.
-    pub(super) fn query(&mut self, of: usize, question: Question) -> Checked {
+    /// A query reaches the replica of a group.
+    pub(super) fn query(&mut self, of: usize, group: GroupId, question: Question) -> Checked {
         // The host asks with one such event for all queries of a burst.
-        self.checks[FIRST].situations.see(&Sight::Takes { of, event: &Event::Read(ReadId(0)) });
-        self.take(of, Input::Query(FIRST, question))
+        self.checks[group].situations.see(&Sight::Takes { of, event: &Event::Read(ReadId(0)) });
+        self.take(of, Input::Query(group, question))
     }
 
     /// A replica has the outcome of a command.
@@ -65,7 +64,7 @@ impl World {
             Waiter::Client(ask) => self.client_answered(of, &ask, outcome),
             Waiter::Guest(client) => self.guest_answered(of, client, &outcome)?,
             Waiter::OfGuest => self.guest_looked(of, outcome),
-            Waiter::Operator(request) => self.change_answered(of, request, outcome)?,
+            Waiter::Operator(group, request) => self.change_answered(of, (group, request), outcome)?,
         }
         Ok(())
     }
@@ -129,7 +128,7 @@ impl World {
                 Waiter::Client(ask) => self.respond(&ask, Response::Broken),
                 Waiter::Guest(client) => self.guest_hangs_up(client),
                 Waiter::OfGuest => self.guest_looks_no_more(of),
-                Waiter::Operator(request) => self.operator.hangs_up(request),
+                Waiter::Operator(group, request) => self.operator.hangs_up(group, request),
             }
         }
         for question in questions {
