@@ -207,9 +207,10 @@ impl World {
         demand(bytes.len() as u64 == info.bytes, Invariant::Sound, || {
             format!("r{} installs a snapshot of {} bytes; it has {}", of + 1, info.bytes, bytes.len())
         })?;
-        let executor = &mut life.hosted[group].executor;
-        if info.slot > executor.applied() {
-            restore(executor, info.slot, &bytes)?;
+        let hosted = &mut life.hosted[group];
+        if info.slot > hosted.executor.applied() {
+            restore(&mut hosted.executor, info.slot, &bytes)?;
+            hosted.watch.restores(info.slot);
             replaced(&mut life.service);
         }
         if let Err(error) = self.name_snapshot(of, group, info.slot, bytes) {
