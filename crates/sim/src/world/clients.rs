@@ -21,8 +21,8 @@ use crate::{
     check::{Checked, Done, EndedLease, Invariant, Model, Violation, check_history},
     describe,
     network::between,
-    per_group::PerGroup,
     ops::{Answer, Key, Op, Order, Other, draw_lease_op},
+    per_group::PerGroup,
     plan::Plan,
 };
 
@@ -276,8 +276,8 @@ impl World {
         for (group, history) in self.clients.history.iter() {
             // Clients use leases of the first group only, and a backup has no other.
             let ended = if group == FIRST { &self.clients.ended[..] } else { &[] };
-            let reply = |payload: &_| self.checks[group].reference.reply(payload);
-            undecided |= check_history(begins.clone(), history, ended, reply)?;
+            let reference = &self.checks[group].reference;
+            undecided |= check_history(begins.clone(), history, ended, |payload| reference.reply(payload))?;
         }
         Ok(undecided)
     }
