@@ -23,6 +23,9 @@ use crate::{
     situations::Sight,
 };
 
+/// What passes at least between two looks at a deadline.
+pub(super) const LOOK: Duration = Duration::from_micros(1);
+
 impl World {
     pub(super) fn index(&self, id: ReplicaId) -> usize {
         let index = usize::try_from(id.0).expect("a small number") - 1;
@@ -37,6 +40,12 @@ impl World {
         let now = life.clock.read(self.now);
         life.host.carry_out(now, |group, _, effect| effects.push((group, effect)));
         let touched = life.host.end();
+        for &group in &touched {
+            if life.host.deadline(group) <= now {
+                // Time passes between one look and the next.
+                life.host.wake(group, now + LOOK);
+            }
+        }
         for &group in &touched {
             self.check_absence(of, group, &effects)?;
         }

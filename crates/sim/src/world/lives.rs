@@ -10,7 +10,9 @@ use synod_storage::StorageError;
 use synod_wire::{GroupId, ReplicaId, Slot, Time};
 
 use super::{
-    FIRST, Happening, Served, World, is_question,
+    FIRST, Happening, Served, World,
+    actions::LOOK,
+    is_question,
     machine::{Hosted, Life, Pause},
     waiting::{Question, Waiter},
 };
@@ -398,8 +400,7 @@ impl World {
         }
         let Some(rings) = life.clock.when(due) else { return };
         let late = between(&mut self.rng, Duration::ZERO, self.plan.timer_late);
-        // Time passes between one look and the next.
-        let at = rings.max(self.now + Duration::from_micros(1)) + late;
+        let at = rings.max(self.now + LOOK) + late;
         if life.timer_at.is_none_or(|earlier| at < earlier) {
             life.timer_at = Some(at);
             let life = life.number;

@@ -182,6 +182,7 @@ impl World {
         if due != Time::NEVER {
             life.clock = life.clock.set_forward(now, due);
             life.timer_at = None;
+            life.host.wake(FIRST, due);
             self.jumps += 1;
             self.times_out = true;
             self.end_burst(of)?;
