@@ -399,7 +399,7 @@ impl World {
             format!("network   cut: {}", links.join(" "))
         });
         self.coverage.partitions += 1;
-        self.see(\&Sight::Cuts(&links));
+        self.see(&Sight::Cuts(&links));
         let longest = self.plan.faults.lasts.1;
         for &(from, to) in &links {
             self.network.cut(from, to);
@@ -418,7 +418,7 @@ impl World {
     pub(super) fn mend(&mut self, partition: u64) {
         let Some(links) = self.faults.partitions.remove(&partition) else { return };
         self.note_for_all(|| "network   mended".to_owned());
-        self.see(\&Sight::Mends(&links));
+        self.see(&Sight::Mends(&links));
         for (from, to) in links {
             self.uncut(from, to);
         }

@@ -202,7 +202,7 @@ impl World {
             _ => format!("crashes; {held} messages that waited for its disk are never sent"),
         });
         self.coverage.crashes += 1;
-        self.see(\&Sight::Ends { of });
+        self.see(&Sight::Ends { of });
         let machine = &mut self.machines[of];
         let waiting = machine.paused.take().map(|pause| pause.waiting).unwrap_or_default();
         let durability = self.plan.durability;
@@ -242,7 +242,7 @@ impl World {
         if self.machines[of].is_running() {
             self.note(of, Mark::Pauses, || "stops".to_owned());
             self.coverage.pauses += 1;
-            self.see(\&Sight::Pauses { of });
+            self.see(&Sight::Pauses { of });
             self.machines[of].paused = Some(Pause { since: self.now, waiting: VecDeque::new() });
         }
     }
@@ -252,7 +252,7 @@ impl World {
         let Some(Pause { since, waiting }) = self.machines[of].paused.take() else { return Ok(()) };
         self.note(of, Mark::Resumes, || "goes on".to_owned());
         let long = is_long(self.now.since(since), self.plan.settings.consensus.election_timeout);
-        self.see(\&Sight::Resumes { of, long });
+        self.see(&Sight::Resumes { of, long });
         // Clients and peers have sockets of their own: what came first need not be read first.
         let clients_first = self.rng.bool();
         let (first, then): (Vec<_>, Vec<_>) =
@@ -273,7 +273,7 @@ impl World {
         self.jumps += 1;
         self.coverage.jumps += 1;
         let long = is_long(by, self.plan.settings.consensus.election_timeout);
-        self.see(\&Sight::Jumps { of, long });
+        self.see(&Sight::Jumps { of, long });
         self.note(of, Mark::Note, || format!("its clock jumps by {by:?}"));
         self.set_timer(of);
     }
