@@ -346,7 +346,8 @@ const GROUPS_MAX: usize = 8;
 
 /// Reads how many groups each node has.
 fn groups(text: &str) -> Result<usize, String> {
-    let count = if text == "1" { Some(1) } else { text.strip_prefix("shard:").and_then(|count| count.parse().ok()) };
+    let count =
+        if text == "1" { Some(1) } else { text.strip_prefix("shard:").and_then(|count| count.parse().ok()) };
     let accepted = |count: &usize| (1..=GROUPS_MAX).contains(count);
     count.filter(accepted).ok_or(format!("accepted: 1, and shard:2 to shard:{GROUPS_MAX}"))
 }

@@ -77,7 +77,13 @@ impl OfGroup {
     /// The log ends with this record of all groups, all of which is durable.
     fn cut(&mut self, end: Lsn) {
         let last = self.at(end);
-        *self = OfGroup { last, durable: last, relied: Lsn::ZERO, votes_lost: self.votes_lost, ..OfGroup::default() };
+        *self = OfGroup {
+            last,
+            durable: last,
+            relied: Lsn::ZERO,
+            votes_lost: self.votes_lost,
+            ..OfGroup::default()
+        };
         self.written.push_back((end, last));
     }
 
@@ -476,7 +482,11 @@ impl Disk {
         if keeps_states {
             let relied = self.log.iter().filter(|stored| stored.lsn <= self.of[stored.group].relied);
             let state = |stored: &Stored| {
-                if let Keep::State(key) = stored.keep { Some(((stored.group, key), stored.lsn)) } else { None }
+                if let Keep::State(key) = stored.keep {
+                    Some(((stored.group, key), stored.lsn))
+                } else {
+                    None
+                }
             };
             self.promised = relied.filter_map(state).collect();
         }

@@ -221,14 +221,7 @@ impl World {
     }
 
     /// Sends a message once the record that it rests on is durable.
-    fn send_after(
-        &mut self,
-        of: usize,
-        group: GroupId,
-        to: To,
-        message: PeerMessage,
-        after: Lsn,
-    ) -> Checked {
+    fn send_after(&mut self, of: usize, group: GroupId, to: To, message: PeerMessage, after: Lsn) -> Checked {
         if let PeerMessage::Protocol { .. } = &message {
             self.has_backup(of)?;
         }

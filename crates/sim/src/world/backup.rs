@@ -49,7 +49,11 @@ impl World {
             return Ok(());
         };
         demand(life.hosted[FIRST].watch.delivered() >= backup::SLOT, Invariant::WholePrefix, || {
-            format!("r{} takes part in epoch {}, and lacks the backup", of + 1, life.replica(FIRST).group().epoch)
+            format!(
+                "r{} takes part in epoch {}, and lacks the backup",
+                of + 1,
+                life.replica(FIRST).group().epoch
+            )
         })
     }
 }

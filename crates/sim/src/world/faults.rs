@@ -497,8 +497,11 @@ impl World {
                 return self.come_to_rest();
             }
         }
-        let missing: Vec<String> =
-            self.probes_missing().iter().map(|(group, of)| format!("r{}{}", of + 1, self.name(*group))).collect();
+        let missing: Vec<String> = self
+            .probes_missing()
+            .iter()
+            .map(|(group, of)| format!("r{}{}", of + 1, self.name(*group)))
+            .collect();
         let detail = format!(
             "{:?} after the last fault, no write and read succeeded at [{}]; {:?}{}; {}",
             end.since(peace),

@@ -236,7 +236,8 @@ impl World {
             return Ok(());
         }
         let set = first.set_at(self.operator.rng.usize(0..=first.seen[of]));
-        let request = ChangeRequest { expected: life.replica(FIRST).group().version, change: Change::Follow(set) };
+        let request =
+            ChangeRequest { expected: life.replica(FIRST).group().version, change: Change::Follow(set) };
         self.ask_for_change(of, FIRST, request)
     }
 

@@ -290,7 +290,8 @@ impl World {
         let reply = if let Outcome::Reply(reply) = outcome { Some(reply) } else { None };
         let place = self.guest_place(of);
         if let (Some(guests), Some(life), Some(place)) = (&self.guests, &self.machines[of].life, place) {
-            let machine = life.hosted[FIRST].executor.machine().guest().expect("every machine hosts the guest");
+            let machine =
+                life.hosted[FIRST].executor.machine().guest().expect("every machine hosts the guest");
             guests.guest.looked(machine, &place, reply);
         }
     }

@@ -269,7 +269,8 @@ impl World {
         }
         let Some(copy) = machine.copy.take() else {
             // A replica that decides alone meets nobody who would notice before it goes on from the copy.
-            let alone = |life: &Life| life.replica(FIRST).group().voter_sets().is_quorum(|id| id == machine.id);
+            let alone =
+                |life: &Life| life.replica(FIRST).group().voter_sets().is_quorum(|id| id == machine.id);
             if machine.is_alive() && !machine.life.as_ref().is_some_and(alone) {
                 let disk = machine.disk.copy();
                 let files = machine.files.clone();

@@ -66,8 +66,10 @@ impl World {
             }
             let id = self.machines[from].id;
             let message = &checks.batches.filled(*epoch, message);
-            let delivered =
-                self.machines[from].life.as_ref().map_or(Slot::ZERO, |life| life.hosted[group].watch.delivered());
+            let delivered = self.machines[from]
+                .life
+                .as_ref()
+                .map_or(Slot::ZERO, |life| life.hosted[group].watch.delivered());
             let last = checks.reference.last();
             checks.batches.said(id, *epoch, message, last)?;
             let claims = message.body().claims_of(id);

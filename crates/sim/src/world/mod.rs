@@ -77,9 +77,9 @@ use crate::{
 use crate::{check::Leases, watching::Watchers};
 #[cfg(not(feature = "kv"))]
 use alone::{Clients, Served, is_question, reference, replaced};
+use checks::GroupChecks;
 #[cfg(feature = "kv")]
 use clients::{Ask, Clients, Heard, is_question};
-use checks::GroupChecks;
 pub use coverage::Coverage;
 use faults::Faults;
 use first_group::FirstGroup;
@@ -93,8 +93,8 @@ pub(crate) use operator::info as member_info;
 #[cfg(feature = "kv")]
 pub(crate) use outage::REPLICAS as OUTAGE_REPLICAS;
 use trials::Trials;
-use waiting::{Question, Waiter};
 pub(crate) use trials::duration as trial_duration;
+use waiting::{Question, Waiter};
 #[cfg(feature = "kv")]
 use watchers::{Served, reference, replaced};
 

@@ -6,12 +6,12 @@ use synod_host::Input;
 use synod_replica::{ChangeRequest, Event, Outcome, ReadId, RequestError, SessionCommand};
 use synod_wire::{CommandKind, GroupId};
 
+#[cfg(feature = "kv")]
+use super::clients::{Ask, Response};
 use super::{
     World,
     machine::{Life, Task},
 };
-#[cfg(feature = "kv")]
-use super::clients::{Ask, Response};
 use crate::{check::Checked, situations::Sight};
 
 /// Somebody who waits for the outcome of a command.

@@ -82,7 +82,8 @@ impl World {
     pub(super) fn watch_to_the_end(&mut self) -> Checked {
         // The last slots may be delivered and not executed yet.
         let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
-        let last = lives.map(|life| life.hosted[FIRST].executor.machine().store().revision()).max().unwrap_or(0);
+        let last =
+            lives.map(|life| life.hosted[FIRST].executor.machine().store().revision()).max().unwrap_or(0);
         for turn in 0.. {
             let Some((index, at)) = self.watchers.behind(turn, last, self.machines.len())? else { break };
             // A replica that is no member any more may lack something.
