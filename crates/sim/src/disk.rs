@@ -6,8 +6,8 @@
 //! off. With a durability that does not wait for all records, records count as durable once the kernel has
 //! them, and the end of the machine leaves those that were waited for and any prefix of the rest.
 //!
-//! All groups of a node have one log, in the order in which they wrote, and a group numbers its own records. A sync makes
-//! durable what was written before it began, of whichever group.
+//! All groups of a node have one log, in the order in which they wrote, and each numbers its own records. A sync makes
+//! durable what was written before it began, of all groups.
 //!
 //! In runs of the family `files` the real files stand beside this model (`files.rs`). The model then tells
 //! when records are durable and what must survive; the real files decide what a crash leaves.

@@ -33,7 +33,7 @@ impl World {
         index
     }
 
-    /// Carries out what a node wants done, in its order. Its burst is over then; returns the groups that it has touched.
+    /// Carries out what a node wants done, in its order. Its burst is over then; returns the groups that it touched.
     pub(super) fn carry_out(&mut self, of: usize) -> Result<Vec<GroupId>, Violation> {
         let Some(life) = &mut self.machines[of].life else { return Ok(Vec::new()) };
         let mut effects = std::mem::take(&mut self.effects);
@@ -174,11 +174,7 @@ impl World {
             Action::InstallSnapshot(info) => life.hosted[group].execution.push(Task::Install(info)),
             Action::Trim(through) => {
                 life.hosted[group].watch.trims(through)?;
-                self.coverage.trims += 1;
-                if !self.plan.disk.trim_waits.hit(&mut self.rng) {
-                    machine.disk.trim(group, through);
-                }
-                self.note(of, Mark::Note, || format!("trims its log through slot {through}"));
+                self.trim(of, group, through);
             }
             Action::Execute { .. }
             | Action::ReadAt { .. }
@@ -187,6 +183,14 @@ impl World {
             | Action::Deadline(_) => unreachable!("the host has dealt with it"),
         }
         Ok(())
+    }
+
+    fn trim(&mut self, of: usize, group: GroupId, through: Slot) {
+        self.coverage.trims += 1;
+        if !self.plan.disk.trim_waits.hit(&mut self.rng) {
+            self.machines[of].disk.trim(group, through);
+        }
+        self.note(of, Mark::Note, || format!("trims its log through slot {through}"));
     }
 
     fn append(&mut self, of: usize, group: GroupId, lsn: Lsn, record: LogRecord) -> Checked {

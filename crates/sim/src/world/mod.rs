@@ -521,12 +521,6 @@ impl World {
                 self.hear_history((from, birth), to, session, group, body)
             }
             Happening::Dial { from, to } => self.dial(from, to),
-            Happening::Hangup { from, to, session } => {
-                if self.network.is_cut(from, to) && self.network.session(from, to) == session {
-                    self.end_session(from, to);
-                }
-                Ok(())
-            }
             Happening::Notice { of, life, group, event } => self.notice(of, life, group, *event),
             Happening::News { of, life, news } => self.hear_news(of, life, news),
             Happening::Progress { of, life, groups } => self.progress(of, life, &groups),
@@ -551,36 +545,40 @@ impl World {
             Happening::Peek { of } => self.peek(of),
             Happening::Sees { of } => self.sees(of),
             Happening::Fault => self.fault(),
-            Happening::Crash { of, life } => {
-                if self.machines[of].in_life(life).is_some() {
-                    self.crash_for_a_while(of);
-                }
-                Ok(())
-            }
             Happening::Restart { of } => self.restart(of),
-            Happening::Outlived { of, life } => {
-                self.outlived(of, life);
-                Ok(())
-            }
             Happening::Resume { of } => self.resume(of),
-            Happening::Stop { of } => {
-                self.stop_for_good(of);
-                Ok(())
-            }
-            Happening::Unstall { of } => {
-                self.unstall(of);
-                Ok(())
-            }
             Happening::EpochEnds { of, tries } => self.end_epoch(of, tries),
-            Happening::Part { links, lasts } => {
-                self.part_for_a_while(links, lasts);
-                Ok(())
-            }
-            Happening::Mend { partition } => {
-                self.mend(partition);
-                Ok(())
-            }
             Happening::Trial => self.trial(),
+            Happening::Hangup { .. }
+            | Happening::Crash { .. }
+            | Happening::Outlived { .. }
+            | Happening::Stop { .. }
+            | Happening::Unstall { .. }
+            | Happening::Part { .. }
+            | Happening::Mend { .. } => {
+                self.befall(happening);
+                Ok(())
+            }
+        }
+    }
+
+    /// Lets one thing happen that violates nothing by itself.
+    fn befall(&mut self, happening: Happening) {
+        match happening {
+            Happening::Hangup { from, to, session }
+                if self.network.is_cut(from, to) && self.network.session(from, to) == session =>
+            {
+                self.end_session(from, to);
+            }
+            Happening::Crash { of, life } if self.machines[of].in_life(life).is_some() => {
+                self.crash_for_a_while(of);
+            }
+            Happening::Outlived { of, life } => self.outlived(of, life),
+            Happening::Stop { of } => self.stop_for_good(of),
+            Happening::Unstall { of } => self.unstall(of),
+            Happening::Part { links, lasts } => self.part_for_a_while(links, lasts),
+            Happening::Mend { partition } => self.mend(partition),
+            _ => {}
         }
     }
 
