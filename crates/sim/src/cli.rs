@@ -413,7 +413,8 @@ fn chart_seed(args: &RunArgs, seed: u64, failed: bool, path: &Path) -> Result<()
         .flatten()
         .collect(),
         command: Some(format!(
-            "synod sim run --protocol {protocol} --election {election} --dissemination {dissemination} --family {family} --seeds {seed}..{end} --html {}",
+            "synod sim run --protocol {protocol} --election {election} --dissemination {dissemination} --family {family}{} --seeds {seed}..{end} --html {}",
+            run::groups_option(args.groups),
             path.display()
         )),
         violation: result.err().map(|violation| violation.to_string()),

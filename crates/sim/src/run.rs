@@ -88,8 +88,7 @@ impl Failure {
         let dissemination = dissemination.map_or(String::new(), |how| format!(" --dissemination {how}"));
         let family = Some(self.family).filter(|family| *family != Family::of(*seed));
         let family = family.map_or(String::new(), |family| format!(" --family {family}"));
-        let groups = Some(self.groups).filter(|groups| *groups > 1);
-        let groups = groups.map_or(String::new(), |groups| format!(" --groups shard:{groups}"));
+        let groups = groups_option(self.groups);
         let again = format!(
             "synod sim run --protocol {protocol}{election}{dissemination}{family}{groups} --seeds {seed}..{end}"
         );
@@ -97,6 +96,11 @@ impl Failure {
         let _ = write!(text, "replay: {again} --trace");
         text
     }
+}
+
+/// The option of `synod sim run` for so many groups, if it is needed.
+pub(crate) fn groups_option(groups: usize) -> String {
+    if groups > 1 { format!(" --groups shard:{groups}") } else { String::new() }
 }
 
 impl fmt::Display for Failure {
