@@ -1,6 +1,6 @@
 //! The stages of a replica, and the queues between them.
 
-use std::{collections::VecDeque, io, sync::atomic::AtomicU64, time::Duration};
+use std::{collections::VecDeque, io, sync::atomic::AtomicU64};
 
 use synod_host::{Bundles, Entry, Host, Parting, SnapshotBook, Started};
 use synod_replica::{Executor, MergedFiles, Pace, StateMachine};
