@@ -47,6 +47,8 @@ pub(crate) struct Known {
     trimmed: Slot,
     /// The records that its protocol wrote in an earlier life, until the protocol runs.
     parked: Vec<Record>,
+    /// Whether other records of that protocol may be missing.
+    distrusted: bool,
     /// Whether an earlier life may have said something in that epoch that this life does not remember.
     amnesia: bool,
     /// Whether a delivered change ended the epoch before.
@@ -78,6 +80,7 @@ impl Known {
             first: group.first,
             trimmed: Slot::ZERO,
             parked: Vec::new(),
+            distrusted: false,
             amnesia,
             ended: false,
             ended_in: None,
@@ -215,7 +218,7 @@ impl Replica {
         self.fail_remote_reads(actions);
         self.known.running = self.group.epoch;
         self.known.first = self.group.first;
-        self.known.parked = Vec::new();
+        (self.known.parked, self.known.distrusted) = (Vec::new(), false);
         self.known.met.clear();
         self.known.amnesia = forgets && !for_this_life;
         if let Some((slot, ballots)) = ended_in {
@@ -287,7 +290,10 @@ impl Replica {
             // What others told of the leader may be of a later epoch, and ballots of different epochs do not compare.
             self.instance.forget_leader();
         }
-        let records = std::mem::take(&mut self.known.parked);
+        let mut records = std::mem::take(&mut self.known.parked);
+        if std::mem::take(&mut self.known.distrusted) {
+            restart::resolvable(&mut records, self.history.delivered(), self.decided.last());
+        }
         let restart = Restart { records, head_start, ..self.restart() };
         let options = self.group.options(&self.settings.consensus);
         self.instance.start(&options, members, restart, self.is_backlogged(), now);
