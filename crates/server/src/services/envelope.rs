@@ -318,7 +318,7 @@ impl<R: Replica> Store<R> {
         slow::handed_over();
         let reply = slow::executed(self.replica().execute_timed(command).await);
         let header = self.header(None);
-        let (message, place) = lane.apart(place, move |_| passed_on(reply, field, header)).await?;
+        let (message, place) = lane.blocking(place, move |_| passed_on(reply, field, header)).await?;
         Ok((message?, Some(place)))
     }
 
@@ -356,7 +356,7 @@ impl<R: Replica> Store<R> {
         async move {
             let (found, place) = gathered(found.await?, lane).await?;
             let Some(place) = place else { return Ok((answer(decoded(found)?)?, None)) };
-            let (found, place) = lane.apart(place, move |_| decoded(found)).await?;
+            let (found, place) = lane.blocking(place, move |_| decoded(found)).await?;
             Ok((answer(found?)?, Some(place)))
         }
     }

@@ -282,7 +282,7 @@ async fn large<'a, R: 'a>(
     lane: &Lane,
     place: Place,
 ) -> Result<Answer<'a, R>, Status> {
-    let (message, place) = lane.apart(place, move |_| framed(&response)).await?;
+    let (message, place) = lane.blocking(place, move |_| framed(&response)).await?;
     Ok(Answer::Large(message, place))
 }
 
