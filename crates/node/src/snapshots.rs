@@ -228,7 +228,7 @@ impl SnapshotStage {
         }
     }
 
-    /// Takes note that merged groups have gone on from a file that was received, or that it cannot be read.
+    /// Merged groups have gone on from a file that was received, or it cannot be read.
     fn restored(&mut self, group: GroupId, slot: Slot, sound: bool) {
         let Some(kept) = self.book.restored(group, slot, sound) else { return };
         if let Err(error) = self.groups[usize::from(group.0)].store.retain_only(&kept) {

@@ -200,7 +200,7 @@ impl<R: Replica> Gateway<R> {
             answer
         } else {
             let (is_whole, (message, held)) =
-                lane.apart((message, held), move |(message, _)| json::is_whole(message, shape)).await?;
+                lane.blocking((message, held), move |(message, _)| json::is_whole(message, shape)).await?;
             if !is_whole {
                 return Err(untranslated());
             }
@@ -555,7 +555,7 @@ impl Lines {
     async fn begin(&mut self, message: Bytes) -> Result<(), Status> {
         let (shape, held) = (self.shape, Arc::clone(&self.messages.held));
         let work = move |(message, _): &(Bytes, Arc<Held>)| json::is_whole(message, shape);
-        let (is_whole, (message, held)) = self.lane.apart((message, held), work).await?;
+        let (is_whole, (message, held)) = self.lane.blocking((message, held), work).await?;
         if !is_whole {
             return Err(untranslated());
         }
