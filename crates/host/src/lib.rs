@@ -36,6 +36,7 @@
 //! | `clients.rs` | who waits for which command, and for which read |
 //! | `gate.rs` | which message may leave |
 //! | `execution.rs` | what is executed next, and which reads wait |
+//! | `turns.rs` | execution by the thread that steps the replicas |
 //! | `snapshots.rs` | which snapshot file is received, named, served, installed and forgotten |
 
 mod clients;
@@ -43,8 +44,10 @@ mod execution;
 mod gate;
 mod host;
 mod snapshots;
+mod turns;
 
 pub use execution::{Execution, Reads};
 pub use gate::{Entry, Exit, Gate};
-pub use host::{Effect, Host, Input, Progress, ReadAt, Started};
+pub use host::{BURST_MAX, Effect, Host, Input, Progress, ReadAt, Started};
 pub use snapshots::{Kept, SnapshotBook};
+pub use turns::{EXECUTION_TURN, Executed, MERGED_BATCHES_MAX, Part, Turns};
