@@ -208,6 +208,12 @@ impl<C, Q> Host<C, Q> {
         self.deadlines.iter().copied().fold(merge.min(self.glance_at), Time::min)
     }
 
+    /// When the replica of a group wants to be stepped at the latest.
+    #[must_use]
+    pub fn deadline(&self, group: GroupId) -> Time {
+        self.deadlines[usize::from(group.0)]
+    }
+
     /// A group wants a turn now.
     pub fn wake(&mut self, group: GroupId, now: Time) {
         self.deadlines[usize::from(group.0)] = now;

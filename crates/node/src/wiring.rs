@@ -2,7 +2,7 @@
 
 use std::{io, sync::atomic::AtomicU64};
 
-use synod_host::{Entry, Host, SnapshotBook, Started, Turns};
+use synod_host::{Bundles, Entry, Host, Parting, SnapshotBook, Started, Turns};
 use synod_replica::{Executor, MergedFiles, Pace, StateMachine};
 use synod_storage::{DataDir, PeerBook, Wal};
 use synod_sync::{
@@ -18,7 +18,6 @@ use tokio::sync::Semaphore;
 use crate::metrics::Queues;
 use crate::{
     Config, Handle, Merging, Threads,
-    bundle::Bundles,
     event_loop::Task,
     executor::{ExecutorStage, Executors, Job, JobSender},
     handle::Inner,
@@ -27,7 +26,6 @@ use crate::{
     log::{LogJob, LogStage, LoggedGroup},
     merged::{MergedGroup, MergedStage},
     node::{Begun, Notes},
-    parting::Parting,
     protocol::{Clock, Common, ProtocolStage},
     snapshots::{GroupSnapshots, Reader, SnapshotJob, SnapshotStage},
     status::{Ahead, Shared},
@@ -71,7 +69,7 @@ pub(crate) struct Ends {
 pub(crate) struct Shares {
     pub(crate) book: Arc<PeerBook>,
     /// The peers that the groups know.
-    pub(crate) parting: Parting,
+    pub(crate) parting: Parting<String>,
     /// The replica lost something that it learns again.
     pub(crate) amnesia: bool,
 }
