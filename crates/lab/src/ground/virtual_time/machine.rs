@@ -43,9 +43,9 @@ pub(super) struct Machine {
     inbox: VecDeque<(Input<Request, Infallible>, Option<f64>)>,
     /// The groups that have become durable further since their replicas were told.
     durable: BTreeSet<GroupId>,
-    /// Whether the processor has been scheduled to work.
-    pub(super) scheduled: bool,
-    /// When it works next since something is due, as far as that is scheduled.
+    /// When a processor works next for it, since it has something to do.
+    pub(super) works_at: Time,
+    /// When it looks next whether something is due.
     pub(super) wakes_at: Time,
     pub(super) free_at: Time,
     /// It is removed, or it has failed.
@@ -135,7 +135,7 @@ impl Machine {
             execution,
             inbox: VecDeque::new(),
             durable: BTreeSet::new(),
-            scheduled: false,
+            works_at: Time::NEVER,
             wakes_at: Time::NEVER,
             free_at: now,
             retired: false,

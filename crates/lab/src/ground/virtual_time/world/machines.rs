@@ -65,11 +65,15 @@ impl World<'_> {
     /// Schedules a processor to work as soon as it is free, if there is something to do.
     fn schedule(&mut self, id: ReplicaId) {
         let machine = self.machines.get_mut(&id).expect("a machine that has started");
-        if !machine.scheduled && machine.has_work() {
-            machine.scheduled = true;
+        if machine.works_at == Time::NEVER && machine.has_work() {
             let at = machine.free_at.max(self.now);
-            self.at(at, Happening::Work(id));
+            self.work_at(id, at);
         }
+    }
+
+    fn work_at(&mut self, id: ReplicaId, at: Time) {
+        self.machines.get_mut(&id).expect("a machine that has started").works_at = at;
+        self.at(at, Happening::Work(id));
     }
 
     /// Schedules a processor to work when something is due, unless it works earlier anyway.
@@ -83,33 +87,32 @@ impl World<'_> {
     }
 
     pub(super) fn work(&mut self, id: ReplicaId) -> Result<(), LabError> {
-        let machine = self.machines.get_mut(&id).expect("a machine that has started");
-        if machine.wakes_at <= self.now {
-            machine.wakes_at = Time::NEVER;
+        let (now, machine) = (self.now, self.machines.get_mut(&id).expect("a machine that has started"));
+        for at in [&mut machine.wakes_at, &mut machine.works_at] {
+            if *at <= now {
+                *at = Time::NEVER;
+            }
         }
-        if machine.retired {
+        if machine.retired || machine.works_at < Time::NEVER {
+            // What is due is done when it works.
             return Ok(());
         }
-        if !machine.scheduled && machine.due() > self.now {
+        if machine.due() > now && !machine.has_work() {
             self.wake_later(id);
             return Ok(());
         }
-        if machine.free_at > self.now {
-            // The deadline passed while the processor was busy; it is handled with the next event.
-            machine.scheduled = true;
+        if machine.free_at > now {
             let at = machine.free_at;
-            self.at(at, Happening::Work(id));
+            self.work_at(id, at);
             return Ok(());
         }
         let processor = self.processors.iter().enumerate().min_by_key(|(_, until)| **until);
-        if let Some((_, &until)) = processor.filter(|(_, until)| **until > self.now) {
+        if let Some((_, &until)) = processor.filter(|(_, until)| **until > now) {
             // All processors are busy with other replicas, or with the client.
-            machine.scheduled = true;
-            self.at(until, Happening::Work(id));
+            self.work_at(id, until);
             return Ok(());
         }
-        machine.scheduled = false;
-        let burst = machine.work(self.now)?;
+        let burst = machine.work(now)?;
         if let Some((processor, _)) = processor {
             self.processors[processor] = machine.free_at;
         }
