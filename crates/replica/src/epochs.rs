@@ -35,7 +35,7 @@ use crate::{Action, ChangeRequest, Group, LogRecord, Refusal, Replica, RequestEr
 
 /// What a replica knows of epochs.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownEpochs {
     /// The newest epoch that this replica entered. Its protocol runs, or will run once the state is here.
     running: Epoch,
     /// The record that says so. Other replicas hear of the epoch only once it is durable: a removed replica
@@ -70,9 +70,9 @@ pub(crate) struct Known {
     met: BTreeSet<ReplicaId>,
 }
 
-impl Known {
-    pub(crate) fn new(group: &Group, amnesia: bool, waits: bool) -> Known {
-        Known {
+impl KnownEpochs {
+    pub(crate) fn new(group: &Group, amnesia: bool, waits: bool) -> KnownEpochs {
+        KnownEpochs {
             running: group.epoch,
             entered: Lsn::ZERO,
             first: group.first,

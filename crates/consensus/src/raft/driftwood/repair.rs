@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, ReplicaId, Slot, Time};
 
-use super::{Known, RoundConflict, Rounds};
+use super::{MemberStatus, RoundConflict, Rounds};
 use crate::{
     Effects,
     raft::{Raft, State, leader::Leader, progress::Progress},
@@ -71,7 +71,7 @@ impl Leader {
     /// Takes note of what a status says of a voter.
     pub(super) fn knows(
         &mut self,
-        known: Known,
+        known: MemberStatus,
         last: Slot,
         decided: Slot,
         now: Time,

@@ -1,7 +1,7 @@
 //! Rounds of gossip: who passes them on, who is answered, and what counts.
 
 use super::*;
-use crate::raft::{CommitStatus, Known, Merge, Replication, Round, RoundConflict, VoteRound};
+use crate::raft::{CommitStatus, MemberStatus, Merge, Replication, Round, RoundConflict, VoteRound};
 
 const R5: ReplicaId = ReplicaId(5);
 const FIVE: [ReplicaId; 5] = [R1, R2, R3, R4, R5];
@@ -60,7 +60,7 @@ fn round(
 }
 
 fn with_status(round: Round, commit: u64, held: &[(ReplicaId, u64)]) -> Round {
-    let members = held.iter().map(|&(id, held)| Known { id, held: Slot(held), beat: 0 }).collect();
+    let members = held.iter().map(|&(id, held)| MemberStatus { id, held: Slot(held), beat: 0 }).collect();
     let status = CommitStatus { merge: Merge::Vector, commit: Slot(commit), next: Slot::ZERO, members };
     Round { status: Some(status), ..round }
 }
