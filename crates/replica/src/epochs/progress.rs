@@ -80,8 +80,8 @@ impl ProgressReports {
         self.learners.iter().map(|(&id, learner)| (id, learner.decided))
     }
 
-    /// Whether the learner reported within `timeout` that it holds all slots through `decided` and the change that added
-    /// it.
+    /// Whether the learner reported within `timeout` that it holds all slots through `decided` and the change that
+    /// added it.
     pub(crate) fn has_learned(&self, id: ReplicaId, decided: Slot, now: Time, timeout: Duration) -> bool {
         self.learners.get(&id).is_some_and(|learner| {
             learner.decided >= learner.added.max(decided) && now.since(learner.heard) <= timeout
