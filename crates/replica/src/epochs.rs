@@ -100,7 +100,7 @@ impl KnownEpochs {
         self.waits
     }
 
-    /// Takes note that slots through this one are decided at some replica.
+    /// Records that slots through this one are decided at some replica.
     pub(crate) fn hears_of(&mut self, slot: Slot) {
         self.elsewhere = self.elsewhere.max(slot);
     }
@@ -152,7 +152,7 @@ impl Replica {
         self.known.halted
     }
 
-    /// Takes note of the outcome of a decided change, which is the same at all replicas.
+    /// Records the outcome of a decided change, which is the same at all replicas.
     pub(crate) fn change_group(&mut self, changed: Result<Group, Refusal>, actions: &mut Vec<Action>) {
         self.changing.decided();
         let Ok(next) = changed else { return };
@@ -293,7 +293,7 @@ impl Replica {
         self.instance.start(&options, members, restart, self.is_backlogged(), now);
     }
 
-    /// Takes note that every member with which the group began was met, so that this replica may take part.
+    /// Records that every member with which the group began was met, so that this replica may take part.
     pub(crate) fn met_all(&mut self, now: Time, actions: &mut Vec<Action>) {
         if std::mem::take(&mut self.known.waits) {
             self.begin(now, false);
@@ -331,7 +331,7 @@ impl Replica {
         }
     }
 
-    /// Takes note of what a peer says was decided in a slot.
+    /// Records what a peer says was decided in a slot.
     pub(crate) fn learn(
         &mut self,
         now: Time,

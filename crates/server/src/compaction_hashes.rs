@@ -120,7 +120,7 @@ impl CompactionHashes {
         state.replaced += 1;
     }
 
-    /// Takes note of a hash; returns what waits no more.
+    /// Records a hash; returns what waits no more.
     fn made(&self, hash: Option<HashKvResponse>, replaced: u64, is_slow: bool) -> VecDeque<Waiting> {
         let mut state = self.state();
         state.making = None;

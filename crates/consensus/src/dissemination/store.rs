@@ -158,12 +158,12 @@ impl Store {
         entry
     }
 
-    /// Takes note of what the origin of this batch says of its earlier ones.
+    /// Records what the origin of this batch says of its earlier ones.
     pub(super) fn hear(&mut self, batch: &Batch) {
         self.floors.hear(batch);
     }
 
-    /// Takes note that this life made a batch, which is here.
+    /// Records that this life made a batch, which is here.
     pub(super) fn made(&mut self, id: BatchId) {
         if let Some(known) = self.known.get_mut(&id).filter(|known| !known.own) {
             known.own = true;
@@ -171,7 +171,7 @@ impl Store {
         }
     }
 
-    /// Takes note that this replica holds a batch durably. If a quorum does, and the batch is here, it may be proposed.
+    /// Records that this replica holds a batch durably. If a quorum does, and the batch is here, it may be proposed.
     pub(super) fn held_by(&mut self, id: BatchId, who: ReplicaSet, is_quorum: impl Fn(ReplicaSet) -> bool) {
         if let Some(known) = self.known.get_mut(&id) {
             known.holders = known.holders.union(who);
@@ -181,7 +181,7 @@ impl Store {
         }
     }
 
-    /// Takes note that a replica has a batch, or had it, so that it can be asked.
+    /// Records that a replica has a batch, or had it, so that it can be asked.
     pub(super) fn heard_of(&mut self, id: BatchId, from: ReplicaId) {
         if let Some(known) = self.known.get_mut(&id) {
             known.source.get_or_insert(from);
@@ -215,7 +215,7 @@ impl Store {
         Some(asked)
     }
 
-    /// Takes note that records through this one are durable; returns the batches that are durable with them.
+    /// Marks records through this one as durable; returns the batches that are durable with them.
     pub(super) fn durable(&mut self, lsn: Lsn) -> Vec<BatchId> {
         let mut durable = Vec::new();
         while let Some(&(record, id)) = self.undurable.front()
@@ -237,7 +237,7 @@ impl Store {
         ids.take(usize::try_from(IDS_MAX).expect("a small number")).collect()
     }
 
-    /// Takes note that this replica begins to lead, and has these batches in its log: the others may be
+    /// Records that this replica begins to lead, and has these batches in its log: the others may be
     /// proposed if a quorum holds them.
     pub(super) fn begin_to_propose(
         &mut self,
@@ -285,7 +285,7 @@ impl Store {
         !self.undurable.is_empty()
     }
 
-    /// Takes note that a batch is delivered; returns it, with the slot through which the log keeps it. It can
+    /// Records that a batch is delivered; returns it, with the slot through which the log keeps it. It can
     /// be asked for, for a while.
     pub(super) fn take_delivered(&mut self, id: BatchId) -> Option<(Batch, Slot)> {
         self.stable.remove(&id);

@@ -53,7 +53,7 @@ impl Learner {
 }
 
 impl ProgressReports {
-    /// Takes note of the members of a group, of which slots through `decided` tell. A replica that finds in them that
+    /// Records the members of a group, of which slots through `decided` tell. A replica that finds in them that
     /// it came back says how far it is, also if nobody called it.
     pub(crate) fn group_changed(&mut self, me: ReplicaId, group: &Group, decided: Slot) {
         self.retired &= group.member(me).is_none();
@@ -69,7 +69,7 @@ impl ProgressReports {
         self.retired
     }
 
-    /// Takes note of how far a learner says it is. It is a member after slot `added`, if nothing else is known.
+    /// Records how far a learner says it is. It is a member after slot `added`, if nothing else is known.
     fn heard_learner(&mut self, id: ReplicaId, decided: Slot, added: Slot, now: Time) {
         let learner = self.learners.entry(id).or_insert(Learner::new(added));
         (learner.decided, learner.heard) = (decided, now);
@@ -102,7 +102,7 @@ impl ProgressReports {
         next.or(ready.first()).copied()
     }
 
-    /// Takes note that a learner got no vote when this replica asked for one.
+    /// Records that a learner got no vote when this replica asked for one.
     pub(crate) fn refuse(&mut self, learner: ReplicaId) {
         self.refused = Some(learner);
     }
@@ -217,13 +217,13 @@ impl Replica {
             && self.known.met.insert(from)
     }
 
-    /// Takes note that a replica, which keeps slots from `kept` on, calls this one a member after slot `decided`.
+    /// Records that a replica, which keeps slots from `kept` on, calls this one a member after slot `decided`.
     pub(crate) fn called_back(&mut self, now: Time, from: ReplicaId, kept: Slot, decided: Slot) {
         self.called(from, decided);
         self.catch_up.told(from, kept, decided, now);
     }
 
-    /// Takes note that a replica has this one for a member after slot `decided`. This replica may have left the group
+    /// Records that a replica has this one for a member after slot `decided`. This replica may have left the group
     /// before, and finds in what it lacks that it came back.
     fn called(&mut self, from: ReplicaId, decided: Slot) {
         if decided > self.decided.last() {

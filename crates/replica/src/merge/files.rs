@@ -70,7 +70,7 @@ impl MergedFiles {
         (file.holds(group, slot) && is_free).then_some(file)
     }
 
-    /// Takes note of a file that was accepted and has its name now. The executor is to go on from it.
+    /// Records a file that was accepted and has its name now. The executor is to go on from it.
     pub fn receive(&mut self, file: MergedFile) {
         self.put(file, true);
     }
@@ -103,7 +103,7 @@ impl MergedFiles {
         self.files.iter().map(|known| &known.file).find(|file| file.is_named(group, slot))
     }
 
-    /// Takes note of a file, which takes the place of one with the same name.
+    /// Records a file, which takes the place of one with the same name.
     pub fn add(&mut self, file: MergedFile) {
         self.put(file, false);
     }
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(files.slots_of(BUSY), [11, 12].map(Slot));
     }
 
-    /// A state after so many batches of the busy group, with so many skips of the quiet one, and its snapshot.
+    /// A state after this many batches of the busy group, with this many skips of the quiet one, and its snapshot.
     fn taken(batches: u64, skips: u64) -> (Vec<u8>, MergedFile) {
         let mut executor = empty();
         for (group, kind, count) in

@@ -100,7 +100,7 @@ impl CommitStatus {
         }
     }
 
-    /// Takes note that slots through this one are committed.
+    /// Records that slots through this one are committed.
     pub(super) fn raise(&mut self, commit: Slot) {
         self.commit = self.commit.max(commit);
         if self.next <= self.commit {

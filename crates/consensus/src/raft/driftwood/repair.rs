@@ -68,7 +68,7 @@ impl Leader {
         Some(progress)
     }
 
-    /// Takes note of what a status says of a voter.
+    /// Records what a status says of a voter.
     pub(super) fn knows(
         &mut self,
         known: MemberStatus,
@@ -99,7 +99,7 @@ impl Leader {
         }
     }
 
-    /// Takes note that a round tells the voters that slots through this one are committed.
+    /// Records that a round tells the voters that slots through this one are committed.
     pub(super) fn told_voters(&mut self, commit: Slot) {
         let voters = self.peers.values_mut().filter(|progress| !progress.learner);
         voters.for_each(|progress| progress.told = commit);

@@ -424,7 +424,7 @@ struct Net {
 const HOP: Duration = Duration::from_micros(250);
 
 impl Net {
-    /// So many replicas, of which r1 leads.
+    /// This many replicas, of which r1 leads.
     fn of(n: u64, raft: Tuning) -> Net {
         let options = Options { raft, ..Options::default() };
         let members = |me| Members::new((1..=n).map(ReplicaId), ReplicaId(me));
@@ -465,7 +465,7 @@ impl Net {
         self.step(0, Input::Timer);
     }
 
-    /// Orders so many batches, one after the other; returns the hops and the leader's messages for one.
+    /// Orders this many batches, one after the other; returns the hops and the leader's messages for one.
     fn order(&mut self, count: u32) -> (f64, f64) {
         let (mut hops, work) = (0, self.leader_work);
         for _ in 0..count {
