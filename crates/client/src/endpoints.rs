@@ -375,7 +375,7 @@ impl Attempts {
         self.refused_after = began.elapsed();
     }
 
-    /// Whether there is a pause before the next attempt, with so many endpoints.
+    /// Whether there is a pause before the next attempt, with this many endpoints.
     fn is_paused(&self, endpoints: usize) -> bool {
         let goes_elsewhere = !self.named.is_empty() && self.sent_on == 1;
         !goes_elsewhere && (self.sent_on > 1 || (self.count as usize).is_multiple_of(endpoints))

@@ -77,7 +77,7 @@ pub trait Checks {
     /// Most bytes of a message.
     fn bytes_max(&self) -> usize;
 
-    /// The only message of a call has come, with so many bytes and its prefix.
+    /// The only message of a call has come, with this many bytes and its prefix.
     fn came(&self, _bytes: usize) {}
 
     /// How many bytes a message takes once it is decoded, beyond those that every request is charged.

@@ -455,7 +455,7 @@ mod tests {
         }
     }
 
-    /// A state after so many batches of the busy group and so many skips of the quiet one.
+    /// A state after this many batches of the busy group and this many skips of the quiet one.
     fn executed(batches: u64, skips: u64) -> Executor<Tape> {
         let group = || Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
         let mut executor = Executor::merged(Tape::default(), [group(), group()], Take::MIN);

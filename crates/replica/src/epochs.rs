@@ -35,7 +35,7 @@ use crate::{Action, ChangeRequest, Group, LogRecord, Refusal, Replica, RequestEr
 
 /// What a replica knows of epochs.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownEpochs {
     /// The newest epoch that this replica entered. Its protocol runs, or will run once the state is here.
     running: Epoch,
     /// The record that says so. Other replicas hear of the epoch only once it is durable: a removed replica
@@ -72,9 +72,9 @@ pub(crate) struct Known {
     met: BTreeSet<ReplicaId>,
 }
 
-impl Known {
-    pub(crate) fn new(group: &Group, amnesia: bool, waits: bool) -> Known {
-        Known {
+impl KnownEpochs {
+    pub(crate) fn new(group: &Group, amnesia: bool, waits: bool) -> KnownEpochs {
+        KnownEpochs {
             running: group.epoch,
             entered: Lsn::ZERO,
             first: group.first,
@@ -103,7 +103,7 @@ impl Known {
         self.waits
     }
 
-    /// Takes note that slots through this one are decided at some replica.
+    /// Records that slots through this one are decided at some replica.
     pub(crate) fn hears_of(&mut self, slot: Slot) {
         self.elsewhere = self.elsewhere.max(slot);
     }
@@ -155,7 +155,7 @@ impl Replica {
         self.known.halted
     }
 
-    /// Takes note of the outcome of a decided change, which is the same at all replicas.
+    /// Records the outcome of a decided change, which is the same at all replicas.
     pub(crate) fn change_group(&mut self, changed: Result<Group, Refusal>, actions: &mut Vec<Action>) {
         self.changing.decided();
         let Ok(next) = changed else { return };
@@ -299,7 +299,7 @@ impl Replica {
         self.instance.start(&options, members, restart, self.is_backlogged(), now);
     }
 
-    /// Takes note that every member with which the group began was met, so that this replica may take part.
+    /// Records that every member with which the group began was met, so that this replica may take part.
     pub(crate) fn met_all(&mut self, now: Time, actions: &mut Vec<Action>) {
         if std::mem::take(&mut self.known.waits) {
             self.begin(now, false);
@@ -337,7 +337,7 @@ impl Replica {
         }
     }
 
-    /// Takes note of what a peer says was decided in a slot.
+    /// Records what a peer says was decided in a slot.
     pub(crate) fn learn(
         &mut self,
         now: Time,

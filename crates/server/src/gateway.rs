@@ -54,7 +54,7 @@ const PIPE_BYTES: usize = 64 << 10;
 /// that a stream that is not read does not stop the others.
 const WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
-/// JSON has at most so many times the bytes of its message, in base64 and with names, but for small messages.
+/// JSON has at most this many times the bytes of its message, in base64 and with names, but for small messages.
 const JSON_FACTOR: usize = 2;
 /// Most bytes of a body that anybody may send where users count: a name and a password.
 const STRANGERS_BYTES_MAX: usize = 8 << 10;

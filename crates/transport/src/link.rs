@@ -713,7 +713,7 @@ impl Gather {
 }
 
 impl Counters {
-    /// Counts a write with which so many frames left as a whole, of so many bytes.
+    /// Counts a write with which this many frames left as a whole, of this many bytes.
     pub(crate) fn count_written(&self, (frames, bytes): (usize, usize)) {
         self.frames_sent.fetch_add(frames as u64, Relaxed);
         self.bytes_sent.fetch_add(bytes as u64, Relaxed);

@@ -54,7 +54,7 @@ impl Hand {
         self.events.store(false, SeqCst);
     }
 
-    /// The hub has taken a commit of so many bytes.
+    /// The hub has taken a commit of this many bytes.
     pub(super) fn taken(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, SeqCst);
     }

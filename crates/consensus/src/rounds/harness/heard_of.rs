@@ -123,7 +123,7 @@ impl<A: Algorithm<Value = u64>> Game<A> {
     }
 }
 
-/// Plays so many seeds, and says what the first that fails found.
+/// Plays this many seeds, and says what the first that fails found.
 pub(super) fn attack<A: Algorithm<Value = u64>>(
     algorithm: impl Fn() -> A,
     rules: impl Fn() -> Rules,

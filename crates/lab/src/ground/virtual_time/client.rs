@@ -43,7 +43,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// The clients of the group with this number, of so many groups.
+    /// The clients of the group with this number, of this many groups.
     pub(super) fn new(load: &Load, number: u64, groups: u64) -> Client {
         Client {
             answer_timeout: load.answer_timeout,

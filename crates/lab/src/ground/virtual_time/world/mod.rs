@@ -294,7 +294,7 @@ impl<'a> World<'a> {
         self.merged.values_mut().for_each(|merged| *merged = Merged::new(merged.place, merged.group));
     }
 
-    /// Takes note of how many batches wait for other groups.
+    /// Records how many batches wait for other groups.
     fn sample_waiting(&mut self) {
         let Some(opened) = self.opened.filter(|_| !self.is_over()) else { return };
         for machine in self.machines.values() {
