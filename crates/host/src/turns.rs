@@ -134,7 +134,7 @@ mod tests {
 
     const GROUPS: [GroupId; 2] = [GroupId(0), GroupId(1)];
 
-    /// Jobs that take so many milliseconds, in parts of at most one: what was done in one turn.
+    /// Jobs that take this many milliseconds, in parts of at most one: what was done in one turn.
     fn turn(turns: &mut Turns<u64>, now: &mut Time) -> Vec<GroupId> {
         let mut done = Vec::new();
         let mut at = *now;

@@ -698,7 +698,7 @@ impl Gather {
         slices
     }
 
-    /// So many more bytes were written; returns how many frames left as a whole, and their bytes.
+    /// This many more bytes were written; returns how many frames left as a whole, and their bytes.
     pub(crate) fn advance(&mut self, bytes: usize) -> (usize, usize) {
         let mut left = self.written + bytes;
         let is_whole = |frame: &&Arc<Frame>| {

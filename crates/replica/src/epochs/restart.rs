@@ -149,8 +149,8 @@ impl Found {
 /// reference that is void needs no batch**, and nobody may have the batch any more. If it were dropped at each start,
 /// replicas that all learned the slot after a loss could never prove it to each other.
 ///
-/// All slots through `decided` are delivered, with the names in `delivered`. After a slot of which nothing is known it is
-/// not known either which references are void.
+/// All slots through `decided` are delivered, with the names in `delivered`. After a slot of which nothing is known it
+/// is not known either which references are void.
 pub(super) fn resolvable(records: &mut Vec<Record>, delivered: &Delivered, decided: Slot) {
     let (mut held, mut decisions) = (BTreeSet::new(), BTreeMap::new());
     for record in records.iter().filter(|record| record.is_decision()) {

@@ -293,10 +293,10 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// Executes a command that may have a large answer, which the client gets as the store has encoded it in this field,
-    /// framed. Only execution shows how large the answer is, so the command gets a small bound first. If the answer is
-    /// larger, the command had no effect, and is executed again once there is a place, which the answer then holds until
-    /// it is sent.
+    /// Executes a command that may have a large answer, which the client gets as the store has encoded it in this
+    /// field, framed. Only execution shows how large the answer is, so the command gets a small bound first. If the
+    /// answer is larger, the command had no effect, and is executed again once there is a place, which the answer then
+    /// holds until it is sent.
     pub(super) async fn execute_in_place(
         &self,
         who: &Who,

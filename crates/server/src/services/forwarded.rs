@@ -23,8 +23,8 @@ pub(super) const PUT: u32 = 1;
 pub(super) const DELETE_RANGE: u32 = 2;
 pub(super) const TXN: u32 = 3;
 
-/// The message in this field of an answer, framed, with this header and the revision of the store's. `None` if the answer
-/// is not this field alone, as when the store refuses something.
+/// The message in this field of an answer, framed, with this header and the revision of the store's. `None` if the
+/// answer is not this field alone, as when the store refuses something.
 pub(super) fn forwarded(answer: &Bytes, field: u32, header: ResponseHeader) -> Option<Bytes> {
     let mut message = answer.clone();
     if sized(&mut message, field)? != message.len() {
