@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use synod_consensus::{ElectionKind, MeasuredOption};
+use synod_consensus::MeasuredOption;
 use synod_replica::{Change, Group, Skips, StateTransfer};
 
 use super::{
@@ -69,21 +69,10 @@ pub fn check_replica(tuning: &Tuning) -> Result<(), ConfigError> {
     }
 }
 
-/// Why the latency-aware election does not serve yet.
-const LATENCY: &str = "moves the leader to a replica whose disk may hang or whose links to the others may have just been cut, and then \
-                       nobody leads for longer than with other elections";
-
 /// Refuses to begin a cluster with what exists to be measured.
 pub fn check_start(tuning: &Tuning) -> Result<(), ConfigError> {
     if tuning.laboratory {
         return Ok(());
-    }
-    if tuning.election == Some(ElectionKind::Latency) {
-        return wrong(
-            "election",
-            ElectionKind::Latency,
-            format!("{LATENCY}; accepted: another, {AS_OTHERS}"),
-        );
     }
     if let Some(groups) = tuning.groups.filter(|groups| groups.merged.is_some_and(|take| take.get() > 1)) {
         let why = format!(
@@ -126,12 +115,7 @@ pub fn own_remarks(tuning: &Tuning, group: &Group) -> Vec<String> {
 /// Why a server without `--laboratory` refuses a change: it would give the group an option that exists to be measured.
 /// An option that the group has already may stay.
 pub fn refused(group: &Group, change: &Change) -> Option<String> {
-    let Change::Order { protocol, election, overrides } = change else { return None };
-    if *election == ElectionKind::Latency && group.election != ElectionKind::Latency {
-        return Some(format!(
-            "--election latency {LATENCY}; accepted: another, or latency on servers that run with --laboratory"
-        ));
-    }
+    let Change::Order { protocol, overrides, .. } = change else { return None };
     let mut measured = overrides.measured(*protocol);
     let option = measured.find(|option| group.overrides.get(option.key) != Some(&option.value))?;
     Some(format!("option {option}; accepted: {}={}, {OTHERWISE}", option.key, option.serves.join(", ")))
@@ -191,12 +175,7 @@ mod tests {
             assert!(started(line).expect_err(line).contains("exists to be measured"), "{line}");
             started(&format!("{line} --laboratory")).expect(line);
         }
-        let latency = started("--election latency").expect_err("it may lose its leader");
-        assert!(
-            latency.contains("--election latency: moves the leader") && latency.contains("--laboratory"),
-            "{latency}"
-        );
-        started("--election latency --laboratory").expect("a laboratory's");
+        started("--election latency").expect("it serves");
         started("--protocol raft --options replication=gossip-status,peer-repair=on,vote-gossip=on").unwrap();
         started("--protocol ring --options ring-order=measured,ring-voters=accept").unwrap();
         let joins = "--initial-cluster a=http://h:1 --initial-cluster-state existing";
@@ -260,15 +239,6 @@ mod tests {
 
     #[test]
     fn a_change_may_keep_what_exists_to_be_measured_and_not_add_it() {
-        let paxos = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
-        let latency = Change::Order {
-            protocol: ProtocolKind::MultiPaxos,
-            election: ElectionKind::Latency,
-            overrides: paxos.overrides.clone(),
-        };
-        assert!(
-            refused(&paxos, &latency).expect("it is new").contains("on servers that run with --laboratory")
-        );
         let group = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
         let why = refused(&group, &order(&group, "check-quorum=off,window-max=8")).expect("it is new");
         assert!(why.starts_with("option check-quorum=off exists to be measured, not to serve: "), "{why}");
