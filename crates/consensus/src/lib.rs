@@ -13,7 +13,8 @@
 //!    `rules.rs`, here and in the folders, has what safety rests on, a few lines a rule.
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
 //! 5. [`dissemination`]: how batches reach all replicas, if not by the leader.
-//! 6. [`Body`], [`Logged`]: what others see of messages and records, whichever protocol's they are; `registry.rs`:
+//! 6. [`rounds`]: consensus in rounds, on which no protocol stands yet.
+//! 7. [`Body`], [`Logged`]: what others see of messages and records, whichever protocol's they are; `registry.rs`:
 //!    which protocols there are.
 
 mod acceptor;
@@ -46,16 +47,18 @@ mod registry;
 mod replay;
 mod resend;
 pub mod ring;
+pub mod rounds;
 mod rules;
 pub mod sequence_paxos;
 mod slot_acceptor;
 mod slots;
 mod staged;
+mod wiring;
 
 pub use batches::Batches;
 pub use by_slot::BySlot;
 pub use claims::{
-    Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, TermClaim, TermFact, Way,
+    Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, RingPath, TermClaim, TermFact,
 };
 pub use codec::Field;
 pub use combination::{Combination, CombinationError};

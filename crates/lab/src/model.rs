@@ -1,5 +1,7 @@
 //! `synod lab model`: what the documents' formulas foretell, as tables.
 
+mod rounds;
+
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
 use synod_model::batching::{Bound, Costs, Deployment, Headers, Instance, Linear, Load, Network};
@@ -18,6 +20,9 @@ enum Model {
     /// Batches and windows: how busy the leader's processor and channel are, how long an instance takes, and which
     /// window leaves no pause (Santos 2012, chapter 8; without flags the table is its Table 8.2)
     Batching(BatchingArgs),
+    /// Rounds: the good period that each algorithm needs and what it sends, beside what the document prints (Santos
+    /// 2012, Tables 4.2 and 4.3), and how drift of clocks lengthens it (its Figure 4.7)
+    Rounds(rounds::Args),
 }
 
 #[derive(Clone, Debug, ClapArgs)]
@@ -88,8 +93,10 @@ impl Bed {
 /// # Errors
 /// A figure is outside of the model's range.
 pub(crate) fn run(args: &Args) -> Result<String, LabError> {
-    let Model::Batching(args) = &args.model;
-    batching(args)
+    match &args.model {
+        Model::Batching(args) => batching(args),
+        Model::Rounds(args) => rounds::tables(args),
+    }
 }
 
 fn batching(args: &BatchingArgs) -> Result<String, LabError> {
