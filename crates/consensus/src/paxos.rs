@@ -5,7 +5,7 @@
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Effects, LeaderView, Link, Members, Options, Role, Status,
+    Effects, LeaderView, Link, Members, Options, Record, Role, Status,
     acceptor::{Accepted, AcceptedValue, Acceptor},
     disk_watch::DiskWatch,
     election::{self, Advice, Election},
@@ -135,6 +135,7 @@ impl Common {
     pub(crate) fn became_durable(&mut self, now: Time, lsn: Lsn) {
         self.durable = self.durable.max(lsn);
         self.disk.durable(lsn, now);
+        self.election.durable(lsn);
     }
 
     /// Sends a message to all other members, once record `after` is durable.
@@ -192,6 +193,9 @@ pub(crate) trait Paxos: Leads {
 
     /// What the replica does at the moment.
     fn role(&self) -> Role;
+
+    /// The record of a promise of this ballot.
+    fn promise_record(ballot: Ballot) -> Record;
 
     /// Asks all members for their promises of this ballot, which is this replica's own.
     fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects);
@@ -301,9 +305,14 @@ pub(crate) trait Paxos: Leads {
     /// The leader wants this replica to lead. A replica that lags would lead, and serve no client until it has caught
     /// up.
     fn handle_take_over(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) {
-        let common = self.common();
-        let ready = self.role() == Role::Follower && common.decided_elsewhere <= self.decided();
-        if ballot.replica == from && ballot == common.promised && ready {
+        let asked = ballot.replica == from && ballot == self.common().promised;
+        if !asked || self.role() != Role::Follower {
+            return;
+        }
+        let (promise, decided) = (Self::promise_record(ballot), self.decided());
+        let common = self.common_mut();
+        let known = common.decided_elsewhere.max(decided);
+        if common.election.asked_to_lead(now, promise, known, effects) && known <= decided {
             let ballot = common.election.next_ballot(ballot);
             self.become_candidate(now, ballot, effects);
         }
@@ -426,7 +435,7 @@ pub(crate) trait Paxos: Leads {
         common.disk.appended(before, effects.last_lsn(), now);
         let known = common.decided_elsewhere.max(decided);
         let lags = known.0 > decided.0 + common.options.accept_ahead_max();
-        common.election.decided(known, lags);
+        common.election.decided(known, decided, lags);
         self.report_leader(effects);
         self.assert_invariants();
     }
@@ -448,7 +457,7 @@ pub(crate) trait Paxos: Leads {
         }
         self.resend(now, effects);
         if let Advice::HandTo(heir) = advice {
-            self.transfer(heir, effects);
+            self.ask_to_lead(heir, effects);
         }
         self.heartbeat_if_due(now, effects);
     }
@@ -461,9 +470,17 @@ pub(crate) trait Paxos: Leads {
         self.common().broadcast(Self::Message::from(heartbeat), Lsn::ZERO, effects);
     }
 
+    /// An operator wants a member to lead in place of this replica.
+    fn transfer(&mut self, to: ReplicaId, effects: &mut Effects) {
+        if self.role() == Role::Leader {
+            self.common_mut().election.wishes(to);
+            self.ask_to_lead(to, effects);
+        }
+    }
+
     /// Asks a member to try to lead, which ends this replica's leadership. If that member does not, this replica
     /// goes on leading.
-    fn transfer(&mut self, to: ReplicaId, effects: &mut Effects) {
+    fn ask_to_lead(&mut self, to: ReplicaId, effects: &mut Effects) {
         let Common { members, promised, .. } = self.common();
         if self.role() == Role::Leader && to != members.me() && members.index(to).is_some() {
             let take_over = FamilyMessage::TakeOver { ballot: *promised };

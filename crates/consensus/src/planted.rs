@@ -177,6 +177,8 @@ macro_rules! bugs {
             $(#[doc = concat!("Of ", $name, " alone.")] $kind($crate::$folder::Bug),)+
             /// Of dissemination by all replicas.
             Dissemination($crate::dissemination::Bug),
+            /// Of the latency-aware election.
+            LatencyElection($crate::election::latency::Bug),
         }
 
         $(

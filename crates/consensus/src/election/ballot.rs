@@ -477,7 +477,7 @@ impl Election for BallotLeaderElection {
         self.abstains_until = self.round + rounds;
     }
 
-    fn decided(&mut self, through: Slot, lags: bool) {
+    fn decided(&mut self, through: Slot, _: Slot, lags: bool) {
         self.lags = lags;
         if through > self.decided {
             self.decided = through;

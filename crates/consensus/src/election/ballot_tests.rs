@@ -143,7 +143,10 @@ impl Group {
             self.leads[of] = true;
             self.changes += 1;
             let decided = Slot(self.changes as u64);
-            self.elections.iter_mut().flatten().for_each(|election| election.decided(decided, false));
+            self.elections
+                .iter_mut()
+                .flatten()
+                .for_each(|election| election.decided(decided, decided, false));
         }
     }
 
@@ -313,7 +316,7 @@ fn a_leader_that_decides_nothing_stays_until_a_replica_leads_that_does_not_lag()
     let mut group = Group::new(&[0; 3]);
     group.run(2);
     let lag = |group: &mut Group, of: usize, lags: bool| {
-        group.elections[of].as_mut().expect("it is up").decided(Slot(9), lags);
+        group.elections[of].as_mut().expect("it is up").decided(Slot(9), Slot(9), lags);
     };
     (0..2).for_each(|of| lag(&mut group, of, true));
     group.elections[2].as_mut().expect("it is up").stalls(true);

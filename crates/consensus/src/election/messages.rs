@@ -2,6 +2,8 @@
 
 use synod_wire::Ballot;
 
+use super::latency::TEST;
+
 // Safety does not rest on elections, so their messages claim nothing that is checked.
 crate::messages! {
     /// A message of a ballot leader election ([`super::BallotLeaderElection`]), of a rotating one
@@ -60,13 +62,13 @@ crate::messages! {
             highest: Ballot,
         },
         /// Latency-aware election: asks for an answer at once.
-        5, Election, text "Ping {number}":
+        5, Election, text ("Ping {}", ping_in_words(*number)):
         Ping {
             /// The number of the asker's ping.
             number: u64,
         },
         /// Answers `Ping`.
-        6, Election, text "Pong {number}":
+        6, Election, text ("Pong {}", ping_in_words(*number)):
         Pong {
             /// The number of the ping.
             number: u64,
@@ -83,13 +85,19 @@ crate::messages! {
         text (
             "Times {number}: {}{}",
             times.iter().map(|&nanos| time_in_words(nanos)).collect::<Vec<_>>().join(" "),
-            if *able { "" } else { ", could not lead" }
+            match (able, by_wish) {
+                (true, _) => "",
+                (false, false) => ", could not lead",
+                (false, true) => ", was moved by an operator",
+            }
         ):
         Times {
             /// The number of the question.
             number: u64,
-            /// Whether the replier could lead: its disk answers, and it does not lag.
+            /// Whether the replier could lead: its disk answers, it does not lag, and it did not fail lately.
             able: bool,
+            /// Whether an operator moved leadership away from the replier lately: then it should stay where it is.
+            by_wish: bool,
             /// Nanoseconds to each member and back, in the order of their ids; `u64::MAX` for one that does not answer.
             times: Vec<u64>,
         },
@@ -99,6 +107,11 @@ crate::messages! {
 /// The number of a round, without the life of the asker in its upper half.
 fn in_this_life(round: u64) -> u64 {
     round & u64::from(u32::MAX)
+}
+
+/// The number of a ping, which tests a link or whether its sender could take over.
+fn ping_in_words(number: u64) -> String {
+    if number & TEST == 0 { number.to_string() } else { format!("test {}", number & !TEST) }
 }
 
 /// Nanoseconds of a round trip, in milliseconds.
@@ -122,7 +135,7 @@ mod tests {
             Message::Ping { number: 7 },
             Message::Pong { number: 7 },
             Message::AskTimes { number: 8 },
-            Message::Times { number: 8, able: true, times: vec![0, 5, u64::MAX] },
+            Message::Times { number: 8, able: true, by_wish: false, times: vec![0, 5, u64::MAX] },
         ]
     }
 

@@ -32,9 +32,9 @@ pub use rotating::Rotating;
 
 use std::time::Duration;
 
-use synod_wire::{Ballot, Incarnation, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use crate::{Effects, ElectionKind, Link, Members, Options};
+use crate::{Effects, ElectionKind, Link, Members, Options, Record};
 
 /// What an election advises a replica that leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,9 +85,23 @@ pub trait Election: CloneElection + std::fmt::Debug + Send {
     /// Tells that this replica gave up leading, or trying to: it comes last in line.
     fn gave_up(&mut self, _now: Time) {}
 
-    /// Tells that slots through this one are known to be decided, so some leader makes progress. `lags` says
-    /// that this replica lags so far that it could not lead before it has caught up.
-    fn decided(&mut self, _through: Slot, _lags: bool) {}
+    /// Tells that slots through `known` are known to be decided, so some leader makes progress, and that this replica
+    /// has those through `here`. `lags` says that it lags so far that it could not lead before it has caught up.
+    fn decided(&mut self, _known: Slot, _here: Slot, _lags: bool) {}
+
+    /// Tells that records through this one are durable.
+    fn durable(&mut self, _through: Lsn) {}
+
+    /// Tells that the leader asks this replica, which follows it, to take over, and that slots through `known` are
+    /// known to be decided. Returns whether it should try at once, if it lacks none of them. An election that makes
+    /// sure first that it can lead writes `promise`, the promise of the present ballot, once more: the disk may hang.
+    /// Later [`Election::candidacy`] says so.
+    fn asked_to_lead(&mut self, _now: Time, _promise: Record, _known: Slot, _effects: &mut Effects) -> bool {
+        true
+    }
+
+    /// Tells that an operator wants this member to lead in place of this replica.
+    fn wishes(&mut self, _to: ReplicaId) {}
 
     /// Tells that this replica leads and decides nothing although it should, so that another may try, or that
     /// it decides again.

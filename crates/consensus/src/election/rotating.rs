@@ -110,6 +110,11 @@ impl Rotating {
         planted::rules(self.planted)
     }
 
+    /// The owner of the round that was promised last.
+    pub(super) fn owner(&self) -> Option<ReplicaId> {
+        self.owner
+    }
+
     /// Whether the owner of the current round is taken for gone.
     fn owner_is_gone(&self, now: Time) -> bool {
         self.owner.is_some_and(|owner| self.departures.is_gone(now, owner))

@@ -34,6 +34,10 @@ impl Paxos for MultiPaxos {
         }
     }
 
+    fn promise_record(ballot: Ballot) -> crate::Record {
+        Record::Promised(ballot).into()
+    }
+
     fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         self.become_candidate(now, ballot, effects);
     }

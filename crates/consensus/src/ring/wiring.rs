@@ -47,6 +47,10 @@ impl Paxos for Ring {
         }
     }
 
+    fn promise_record(ballot: Ballot) -> crate::Record {
+        Record::Promised(ballot).into()
+    }
+
     fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         self.become_candidate(now, ballot, effects);
     }

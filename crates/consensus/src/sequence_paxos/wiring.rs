@@ -32,6 +32,10 @@ impl Paxos for SequencePaxos {
         }
     }
 
+    fn promise_record(ballot: Ballot) -> crate::Record {
+        Record::Promised(ballot).into()
+    }
+
     fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         self.become_candidate(now, ballot, effects);
     }

@@ -1,7 +1,7 @@
 //! Situations with several leaders and candidates at once.
 
-use synod_consensus::{Role, Threshold};
-use synod_replica::Event;
+use synod_consensus::{Class, Role, Threshold};
+use synod_replica::{Event, PeerMessage};
 
 use super::{
     Reached, Sight, Situation,
@@ -26,6 +26,11 @@ pub(super) fn see(scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
             let replaced = scene.leaders().any(|(_, leader)| scene.outranks(leader, me));
             reached.mark(Situation::PausedLeaderReturns, replaced);
         }
+        Sight::Sends { from, to, message: PeerMessage::Protocol { message, .. } }
+            if message.body().class() == Class::Transfer =>
+        {
+            asks_to_lead(scene, from, to, reached);
+        }
         Sight::Jumps { of, long: true } => {
             reached.mark(Situation::ClockJump, scene.actors[of].face.role == Role::Leader);
         }
@@ -44,6 +49,16 @@ pub(super) fn see(scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
         },
         _ => {}
     }
+}
+
+/// A leader asks another replica to take over.
+fn asks_to_lead(scene: &Scene, leader: usize, heir: usize, reached: &mut Reached) {
+    let actor = &scene.actors[heir];
+    reached.mark(Situation::HeirStalls, actor.face.stalled);
+    reached.mark(Situation::FormerLeaderAsked, actor.led);
+    reached.mark(Situation::BusyHandOver, !scene.actors[leader].proposed.is_empty());
+    let peers = scene.voters.iter().filter(|&&voter| voter != heir && scene.linked(heir, voter)).count();
+    reached.mark(Situation::HeirCutOff, 1 + peers < Threshold::Majority.least(scene.voters.len()));
 }
 
 /// A leader has done something.

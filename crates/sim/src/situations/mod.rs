@@ -85,6 +85,14 @@ situations! {
     BridgedLeaders = "a leader on each side of a bridge";
     /// A leader is asked to hand over while some links of its voters are cut and some are not.
     TransferWhileCut = "a transfer of leadership under a partial cut";
+    /// A replica whose disk is stalled is asked to take over from the leader.
+    HeirStalls = "a replica with a stalled disk is asked to take over";
+    /// A replica that reaches no quorum is asked to take over from the leader.
+    HeirCutOff = "a replica that reaches no quorum is asked to take over";
+    /// A replica that led before in its present life is asked to take over from the leader.
+    FormerLeaderAsked = "a former leader is asked to take over";
+    /// A leader with proposals that are not decided asks another replica to take over.
+    BusyHandOver = "a leader with undecided proposals asks another to take over";
     /// A leader is heard by a quorum and hears none.
     DeafLeader = "a leader that is heard and does not hear";
     /// A leader gets a command that its origin could not bring itself.
@@ -339,6 +347,8 @@ impl Situation {
             self,
             Situation::BridgedLeaders
                 | Situation::TransferWhileCut
+                | Situation::HeirStalls
+                | Situation::HeirCutOff
                 | Situation::DeafLeader
                 | Situation::LeaderLearnsHigher
                 | Situation::LeaderLearnsOther

@@ -240,6 +240,39 @@ fn a_transfer_while_nothing_of_the_voters_or_everything_of_the_leader_is_cut() {
 }
 
 #[test]
+fn a_replica_is_asked_to_take_over_that_nothing_is_wrong_with() {
+    let asks = |seen: &mut Situations, message: multipaxos::Message| {
+        seen.sends(1, &PeerMessage::Protocol { epoch: Epoch(1), message: message.into() });
+    };
+    let take_over = || multipaxos::Message::TakeOver { ballot: ballot(1, 1) };
+    let rows =
+        [Situation::HeirStalls, Situation::HeirCutOff, Situation::FormerLeaderAsked, Situation::BusyHandOver];
+    let mut seen = paxos(5, 0);
+    seen.steps(1, leader(1, 1));
+    // It still reaches two others, and another one led.
+    seen.cuts(&[(0, 2), (0, 3)]);
+    seen.steps(4, leader(4, 1));
+    asks(&mut seen, take_over());
+    assert!(rows.iter().all(|&row| !seen.is(row)));
+    // All is wrong, but nobody asks it.
+    seen.cuts(&[(0, 4)]);
+    seen.steps(0, leader(0, 1));
+    seen.steps(0, Face { stalled: true, ..follower(0, 2) });
+    seen.proposes(1, leader(1, 1), 1, batch(1));
+    asks(&mut seen, multipaxos::Message::Reject { promised: ballot(2, 1) });
+    assert!(rows.iter().all(|&row| !seen.is(row)));
+    asks(&mut seen, take_over());
+    assert!(rows.iter().all(|&row| seen.is(row)));
+    // A former leader that lives another life is none.
+    let mut seen = paxos(3, 0);
+    seen.steps(0, leader(0, 1));
+    seen.ends(0);
+    seen.starts(0, 0, 0, false);
+    asks(&mut seen, take_over());
+    assert!(!seen.is(Situation::FormerLeaderAsked));
+}
+
+#[test]
 fn a_first_delivery_beside_no_lower_leader() {
     let deliver = |me: Face, other: Face| {
         let mut seen = paxos(3, 0);

@@ -108,6 +108,8 @@ pub(super) struct Actor {
     pub(super) paused: bool,
     /// How many lives have begun.
     pub(super) lives: u64,
+    /// Whether it led in its present life.
+    pub(super) led: bool,
     /// What it showed after the last event; while it handles an event, what it showed before.
     pub(super) face: Face,
     /// What it showed before the last event.
@@ -146,6 +148,7 @@ impl Scene {
             up: false,
             paused: false,
             lives: 0,
+            led: false,
             face: Face::NEW,
             before: Face::NEW,
             proposed: BTreeMap::new(),
@@ -179,6 +182,7 @@ impl Scene {
                 let actor = &mut self.actors[of];
                 (actor.up, actor.paused) = (true, false);
                 actor.lives += 1;
+                actor.led = false;
                 (actor.face, actor.before) = (Face::NEW, Face::NEW);
             }
             Sight::Ends { of } => {
@@ -308,6 +312,7 @@ impl Actor {
         if face.role != Role::Leader || face.ballot != self.before.ballot {
             self.proposed.clear();
         }
+        self.led |= face.role == Role::Leader;
         if face.role == Role::Leader {
             self.proposed.extend(self.writes.drain(..));
             while self.proposed.first_key_value().is_some_and(|(slot, _)| *slot <= face.decided) {

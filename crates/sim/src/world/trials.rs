@@ -7,7 +7,8 @@
 //! - after four election time-outs, or eight, a replica that reaches a quorum leads, and has delivered
 //!   something that had not been
 //!   proposed before the cut;
-//! - from then on no other replica begins to lead, and that replica leads in the same ballot to the end.
+//! - from then on no other replica begins to lead, and that replica leads in the same ballot to the end. A leader
+//!   with a latency-aware election may hand over to a better one, which serves within an election time-out.
 //!
 //! Raft's election is put through the same trials; it need only recover afterwards.
 
@@ -37,6 +38,9 @@ fn serves_within(election: ElectionKind) -> Option<u32> {
     }
 }
 
+/// Election time-outs within which another replica serves after a leader that may hand over has gone: less than it
+/// takes to notice that a leader is gone, and to elect another.
+const MOVES_WITHIN: u32 = 1;
 /// Election timeouts that a cut lasts.
 const LASTS: u32 = 10;
 /// Election timeouts in which a cluster must work before a trial; otherwise there is none.
@@ -68,6 +72,8 @@ enum Phase {
     Electing(Cut),
     /// This replica has to go on leading in this ballot, being the last that began to.
     Serving { cut: Cut, leader: usize, ballot: Ballot, elections: u64 },
+    /// That replica handed over, and none has to serve yet.
+    Moving { cut: Cut, since: Moment },
 }
 
 #[derive(Clone, Debug)]
@@ -140,7 +146,6 @@ impl World {
             }
             Phase::Serving { cut, leader, ballot, elections } => {
                 let same = self.leads_in(leader) == Some(ballot) && self.coverage.elections == elections;
-                // A latency-aware leader hands over when another replica turns out to be nearer to a majority.
                 let moves = self.plan.settings.consensus.election == ElectionKind::Latency;
                 self.demand_of_election(same || moves, || {
                     format!(
@@ -152,11 +157,31 @@ impl World {
                         self.roles()
                     )
                 })?;
-                if !same || passed(self.now, cut.since) >= timeout * LASTS {
+                if !same && moves {
+                    let cut = Cut { proposed: self.checks[FIRST].votes.highest(), ..cut };
+                    self.trials.phase = Phase::Moving { cut, since: self.now };
+                } else if !same || passed(self.now, cut.since) >= timeout * LASTS {
                     self.coverage.trials += 1;
                     self.mend(cut.partition);
                     self.end_trial();
                     return Ok(());
+                }
+            }
+            Phase::Moving { cut, since } => {
+                let leader = self.serving(&cut);
+                let late = passed(self.now, since) > timeout * MOVES_WITHIN;
+                self.demand_of_election(leader.is_some() || !late, || {
+                    format!(
+                        "{:?} after a leader handed over, or another began to lead ({}), none has decided \
+                         anything beyond slot {}; {}",
+                        self.now.since(since),
+                        cut.topology,
+                        cut.proposed,
+                        self.roles()
+                    )
+                })?;
+                if let Some(leader) = leader {
+                    self.goes_on(cut, leader);
                 }
             }
         }
@@ -247,8 +272,7 @@ impl World {
 
     /// Checks that some replica serves by now.
     fn must_serve(&mut self, cut: Cut) -> Checked {
-        let serves = |of: &&usize| self.leads_in(**of).is_some() && self.decided(**of) > cut.proposed;
-        let leader = cut.connected.iter().filter(serves).max_by_key(|of| self.leads_in(**of)).copied();
+        let leader = self.serving(&cut);
         self.demand_of_election(leader.is_some() || cut.connected.is_empty(), || {
             let connected: Vec<String> = cut.connected.iter().map(|of| format!("r{}", of + 1)).collect();
             format!(
@@ -262,17 +286,27 @@ impl World {
             )
         })?;
         match leader {
-            Some(leader) => {
-                let ballot = self.leads_in(leader).expect("it leads");
-                let elections = self.coverage.elections;
-                self.trials.phase = Phase::Serving { cut, leader, ballot, elections };
-            }
+            Some(leader) => self.goes_on(cut, leader),
             None => {
                 self.mend(cut.partition);
                 self.end_trial();
             }
         }
         Ok(())
+    }
+
+    /// The replica in the highest ballot that leads, is connected to a quorum, and has decided something new since the
+    /// cut.
+    fn serving(&self, cut: &Cut) -> Option<usize> {
+        let serves = |of: &&usize| self.leads_in(**of).is_some() && self.decided(**of) > cut.proposed;
+        cut.connected.iter().filter(serves).max_by_key(|of| self.leads_in(**of)).copied()
+    }
+
+    /// This replica serves, and has to go on.
+    fn goes_on(&mut self, cut: Cut, leader: usize) {
+        let ballot = self.leads_in(leader).expect("it leads");
+        let elections = self.coverage.elections;
+        self.trials.phase = Phase::Serving { cut, leader, ballot, elections };
     }
 
     /// The ballot in which a replica leads, if it does.

@@ -1,15 +1,17 @@
 //! How long it takes to each member and back (Santos 2012, section 6.3.1).
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use synod_wire::Time;
 
-use super::rules::UNREACHABLE;
+use super::rules::{Rules, UNREACHABLE};
 
 /// Pings whose answers are timed. One that comes later counts as unanswered.
 const TIMED_MAX: usize = 8;
+/// Of so many answers of a member the shortest counts.
+const LATELY: usize = 4;
 
-/// Pings to all members, and the time of the last answer of each.
+/// Pings to all members, and the time in which each answered lately.
 #[derive(Clone, Debug)]
 pub(super) struct Detector {
     /// When the latest pings left, the latest last, and its number.
@@ -17,7 +19,9 @@ pub(super) struct Detector {
     number: u64,
     /// The last ping that each member answered.
     answered: Vec<u64>,
-    /// Nanoseconds of each round trip; [`UNREACHABLE`] without an answer.
+    /// Nanoseconds of the last round trips to each member, the latest last.
+    lately: Vec<VecDeque<u64>>,
+    /// Nanoseconds to each member and back; [`UNREACHABLE`] without an answer.
     times: Vec<u64>,
     me: usize,
     /// Pings in a row without an answer, after which a member counts as unreachable.
@@ -28,7 +32,15 @@ impl Detector {
     pub(super) fn new(members: usize, me: usize, misses: u32) -> Detector {
         let mut times = vec![UNREACHABLE; members];
         times[me] = 0;
-        Detector { sent: Vec::new(), number: 0, answered: vec![0; members], times, me, misses: misses.max(1) }
+        Detector {
+            sent: Vec::new(),
+            number: 0,
+            answered: vec![0; members],
+            lately: vec![VecDeque::new(); members],
+            times,
+            me,
+            misses: misses.max(1),
+        }
     }
 
     /// A ping to all members leaves now. Returns its number. A member that has not answered as many pings in a row as
@@ -37,6 +49,7 @@ impl Detector {
         for (member, time) in self.times.iter_mut().enumerate() {
             if member != self.me && self.number >= self.answered[member] + u64::from(self.misses) {
                 *time = UNREACHABLE;
+                self.lately[member].clear();
             }
         }
         self.number += 1;
@@ -48,12 +61,17 @@ impl Detector {
     }
 
     /// A member answers a ping. An answer to an earlier ping than the last one that it answered says nothing.
-    pub(super) fn answers(&mut self, member: usize, number: u64, now: Time) {
+    pub(super) fn answers(&mut self, member: usize, number: u64, now: Time, rules: &Rules) {
         let ago = self.number.checked_sub(number).and_then(|ago| usize::try_from(ago).ok());
         let sent = ago.and_then(|ago| self.sent.iter().rev().nth(ago));
         if let Some(&sent) = sent.filter(|_| number > self.answered[member] && member != self.me) {
             self.answered[member] = number;
-            self.times[member] = nanos(now.since(sent));
+            let lately = &mut self.lately[member];
+            if lately.len() == LATELY {
+                lately.pop_front();
+            }
+            lately.push_back(nanos(now.since(sent)));
+            self.times[member] = rules.time_of(lately);
         }
     }
 
@@ -78,20 +96,30 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    fn answers(detector: &mut Detector, member: usize, number: u64, millis: u64) {
+        detector.answers(member, number, at(millis), &Rules::SOUND);
+    }
+
     #[test]
-    fn the_last_answer_counts() {
+    fn the_shortest_of_the_last_answers_counts() {
         let mut detector = Detector::new(3, 0, 2);
         assert_eq!(detector.times(), [0, UNREACHABLE, UNREACHABLE]);
         assert_eq!(detector.ping(at(0)), 1);
-        detector.answers(1, 1, at(4));
+        answers(&mut detector, 1, 1, 4);
         assert_eq!(detector.ping(at(100)), 2);
-        detector.answers(2, 1, at(150));
-        detector.answers(1, 2, at(107));
-        assert_eq!(detector.times(), [0, 7 * MS, 150 * MS]);
-        detector.answers(1, 1, at(170));
-        detector.answers(2, 9, at(170));
-        detector.answers(0, 2, at(170));
-        assert_eq!(detector.times(), [0, 7 * MS, 150 * MS], "late, never asked, and of itself");
+        answers(&mut detector, 2, 1, 150);
+        answers(&mut detector, 1, 2, 107);
+        assert_eq!(detector.times(), [0, 4 * MS, 150 * MS]);
+        answers(&mut detector, 1, 1, 101);
+        answers(&mut detector, 2, 9, 170);
+        answers(&mut detector, 0, 2, 170);
+        assert_eq!(detector.times(), [0, 4 * MS, 150 * MS], "late, never asked, and of itself");
+        for (number, expected) in [(3, 4), (4, 4), (5, 7), (6, 9)] {
+            let now = 100 * (number - 1);
+            assert_eq!(detector.ping(at(now)), number);
+            answers(&mut detector, 1, number, now + 9);
+            assert_eq!(detector.times()[1], expected * MS, "ping {number}");
+        }
     }
 
     #[test]
@@ -104,7 +132,7 @@ mod tests {
                 (detector.ping(at(now)), now)
             };
             let (number, sent) = ping(&mut detector);
-            detector.answers(1, number, at(sent + 4));
+            answers(&mut detector, 1, number, sent + 4);
             for missed in 1..=misses {
                 ping(&mut detector);
                 assert_eq!(
@@ -115,7 +143,7 @@ mod tests {
             }
             let (number, sent) = ping(&mut detector);
             assert_eq!(detector.times()[1], UNREACHABLE);
-            detector.answers(1, number, at(sent + 5));
+            answers(&mut detector, 1, number, sent + 5);
             assert_eq!(detector.times()[1], 5 * MS);
         }
     }

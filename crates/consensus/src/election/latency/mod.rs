@@ -16,22 +16,42 @@
 //! The matrix of times is built from nothing each cycle, so a member that does not report counts as unreachable. A
 //! member that could not lead, since its disk hangs or it lags, says so and is not chosen. `START` of the source is
 //! Phase 1 of the protocol: the chosen member is asked to take over, and the old leader goes on until it has.
+//!
+//! The source lets the chosen process lead at once and as often as it is chosen. Here it makes sure first that it can
+//! (`Preparation`), and a member that failed is left out for a while (`Abstention`).
 
+mod abstention;
 mod detector;
+mod planted;
+mod preparation;
 mod rules;
 mod survey;
 #[cfg(test)]
 mod tests;
 
+pub use planted::Bug;
 pub use rules::majority_time;
 
 use std::time::Duration;
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use self::{detector::Detector, survey::Survey};
+use self::{
+    abstention::Abstention,
+    detector::Detector,
+    preparation::Preparation,
+    rules::Rules,
+    survey::{Report, Survey},
+};
 use super::{Advice, Election, Message, Rotating};
-use crate::{Effects, Link, Members, Options};
+use crate::{Effects, Link, Members, Options, Record};
+
+/// For so many election time-outs a replica that failed to lead, or has just started, is not chosen; longer each time.
+const ABSTAINS_TIMEOUTS: u32 = 2;
+/// For so many nobody is chosen after an operator moved leadership; longer each time.
+const WISH_TIMEOUTS: u32 = 64;
+/// The highest bit of a number of a ping says that it tests whether a replica could take over.
+pub(super) const TEST: u64 = 1 << 63;
 
 /// What only a latency-aware election has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +78,11 @@ pub struct LatencyAware {
     /// Which replica takes over from a leader that is gone, and with whose consent.
     failures: Rotating,
     members: Members,
+    timeout: Duration,
     /// Leaders ask, and members ping, every `2Δ`.
     period: Duration,
     tolerance: Duration,
+    planted: Option<crate::Bug>,
     detector: Detector,
     /// When the next pings leave.
     ping_at: Time,
@@ -73,16 +95,33 @@ pub struct LatencyAware {
     lags: bool,
     /// The member that should lead instead, while the protocol asks for advice.
     heir: Option<ReplicaId>,
+    /// Whether this replica leads or tries to.
+    is_active: bool,
+    /// The member that an operator wants to lead in place of this replica, which leads.
+    wished: Option<ReplicaId>,
+    /// For how long this replica is not chosen since it failed, and since an operator moved leadership away.
+    abstains: Abstention,
+    keeps_wish: Abstention,
+    /// The same of other members: each that fell silent while it led, and that this replica replaced. It may have
+    /// forgotten that with its process.
+    doubts: Vec<Abstention>,
+    /// What this replica makes sure of, having been asked to take over.
+    preparation: Option<Preparation>,
+    /// How often it was asked.
+    prepared: u64,
 }
 
 impl LatencyAware {
     /// An election that acts as if a leader had just been heard, since there may be one.
     #[must_use]
     pub fn new(options: &Options, members: Members, now: Time) -> LatencyAware {
-        LatencyAware {
+        let timeout = options.election_timeout;
+        let mut election = LatencyAware {
             failures: Rotating::new(options, members.clone(), now),
-            period: options.election_timeout * 2 / 3,
+            timeout,
+            period: timeout * 2 / 3,
             tolerance: options.latency.tolerance,
+            planted: options.planted_bug(),
             detector: Detector::new(members.count(), members.my_index(), options.latency.misses),
             ping_at: now,
             survey: None,
@@ -90,8 +129,33 @@ impl LatencyAware {
             fit: true,
             lags: false,
             heir: None,
+            is_active: false,
+            wished: None,
+            abstains: Abstention::new(timeout * ABSTAINS_TIMEOUTS),
+            keeps_wish: Abstention::new(timeout * WISH_TIMEOUTS),
+            doubts: vec![Abstention::new(timeout * ABSTAINS_TIMEOUTS); members.count()],
+            preparation: None,
+            prepared: 0,
             members,
-        }
+        };
+        election.abstain(now);
+        election
+    }
+
+    fn rules(&self) -> Rules {
+        planted::rules(self.planted)
+    }
+
+    /// This replica has just started, or failed to lead or to take over: it is not chosen for a while.
+    fn abstain(&mut self, now: Time) {
+        self.abstains.begins(now, &self.rules());
+    }
+
+    /// What this replica says of itself to a leader that asks.
+    fn report(&self, now: Time) -> Report<'_> {
+        let by_wish = self.keeps_wish.is_on(now);
+        let able = self.fit && !self.lags && !by_wish && !self.abstains.is_on(now);
+        Report { able, by_wish, times: self.detector.times() }
     }
 
     /// Sends the pings that are due, to all members.
@@ -111,10 +175,26 @@ impl LatencyAware {
             self.survey = Some(survey);
             return;
         }
-        self.heir = survey.best(&self.members, self.detector.times(), self.tolerance);
+        let (rules, me) = (self.rules(), self.members.me());
+        let best = survey.best(&self.members, self.detector.times(), self.tolerance);
+        self.heir = best.map(|best| rules.heir(best, me));
         self.asked += 1;
-        self.survey = Some(Survey::new(self.asked, now + self.period, self.members.count()));
+        self.survey = Some(survey.next(self.asked, now + self.period, &rules));
         self.tell_all(Message::AskTimes { number: self.asked }, effects);
+    }
+
+    /// Ends a preparation that takes too long.
+    fn end_preparation(&mut self, now: Time) {
+        if self.preparation.as_ref().is_some_and(|preparation| now >= preparation.ends_at()) {
+            self.preparation = None;
+            self.abstain(now);
+        }
+    }
+
+    /// Whether this replica was asked to take over, and made sure that it can.
+    fn is_prepared(&self) -> bool {
+        let rules = self.rules();
+        self.preparation.as_ref().is_some_and(|preparation| preparation.is_complete(&self.members, &rules))
     }
 
     fn tell_all(&self, message: Message, effects: &mut Effects) {
@@ -140,17 +220,28 @@ impl Election for LatencyAware {
         let Some(index) = self.members.index(from).filter(|&index| index != self.members.my_index()) else {
             return;
         };
+        let rules = self.rules();
         match message {
+            // A member whose disk hangs could not promise anything to the asker.
+            Message::Ping { number } if number & TEST != 0 && !self.fit => {}
             Message::Ping { number } => effects.send(from, Message::Pong { number: *number }, Lsn::ZERO),
-            Message::Pong { number } => self.detector.answers(index, *number, now),
-            Message::AskTimes { number } => {
-                let able = self.fit && !self.lags;
-                let times = self.detector.times().to_vec();
-                effects.send(from, Message::Times { number: *number, able, times }, Lsn::ZERO);
+            Message::Pong { number } if number & TEST != 0 => {
+                if let Some(preparation) = &mut self.preparation {
+                    preparation.answers(index, *number);
+                }
             }
-            Message::Times { number, able, times } => {
+            Message::Pong { number } => self.detector.answers(index, *number, now, &rules),
+            Message::AskTimes { number } => {
+                if rules.answers_question(self.failures.owner() == Some(from)) {
+                    let Report { able, by_wish, times } = self.report(now);
+                    let times = times.to_vec();
+                    effects.send(from, Message::Times { number: *number, able, by_wish, times }, Lsn::ZERO);
+                }
+            }
+            Message::Times { number, able, by_wish, times } => {
+                let able = *able && !self.doubts[index].is_on(now);
                 if let Some(survey) = &mut self.survey {
-                    survey.reports(index, *number, *able, times);
+                    survey.reports(index, *number, Report { able, by_wish: *by_wish, times });
                 }
             }
             Message::HeartbeatRequest { .. }
@@ -169,6 +260,7 @@ impl Election for LatencyAware {
         self.failures.on_timer(now, fit, effects);
         // The protocol has followed the advice by now, if it could; it is given once a cycle.
         self.heir = None;
+        self.end_preparation(now);
         self.ping(now, effects);
         self.ask(now, effects);
     }
@@ -185,16 +277,57 @@ impl Election for LatencyAware {
     fn promised(&mut self, ballot: Ballot, now: Time) {
         self.failures.promised(ballot, now);
         self.ends_survey();
+        self.preparation = None;
+        let is_mine = ballot.replica == self.members.me();
+        if self.is_active && !is_mine {
+            if self.wished == Some(ballot.replica) {
+                self.keeps_wish.begins(now, &self.rules());
+            } else {
+                // Also if it handed over by choice: two leaders that look far whenever they have much to do would
+                // hand over to each other all the time.
+                self.abstain(now);
+            }
+        }
+        self.is_active = is_mine;
+        self.wished = None;
     }
 
     fn gave_up(&mut self, now: Time) {
         self.failures.gave_up(now);
         self.ends_survey();
+        self.abstain(now);
+        (self.is_active, self.wished) = (false, None);
     }
 
-    fn decided(&mut self, through: Slot, lags: bool) {
-        self.failures.decided(through, lags);
+    fn decided(&mut self, known: Slot, here: Slot, lags: bool) {
+        self.failures.decided(known, here, lags);
         self.lags = lags;
+        let rules = self.rules();
+        if let Some(preparation) = &mut self.preparation {
+            preparation.decided(known, here, &rules);
+        }
+    }
+
+    fn durable(&mut self, through: Lsn) {
+        if let Some(preparation) = &mut self.preparation {
+            preparation.durable(through);
+        }
+    }
+
+    fn asked_to_lead(&mut self, now: Time, promise: Record, known: Slot, effects: &mut Effects) -> bool {
+        // It may be asked each cycle while it prepares.
+        if self.preparation.is_none() {
+            self.prepared += 1;
+            let (number, ends_at) = (TEST | self.prepared, now + self.timeout);
+            let record = effects.append(promise);
+            self.preparation = Some(Preparation::new(number, ends_at, record, known, self.members.count()));
+            self.tell_all(Message::Ping { number }, effects);
+        }
+        false
+    }
+
+    fn wishes(&mut self, to: ReplicaId) {
+        self.wished = Some(to);
     }
 
     fn stalls(&mut self, stalls: bool) {
@@ -235,7 +368,17 @@ impl Election for LatencyAware {
     }
 
     fn candidacy(&mut self, now: Time, current: Ballot, effects: &mut Effects) -> Option<Ballot> {
-        self.failures.candidacy(now, current, effects)
+        if self.is_prepared() {
+            self.preparation = None;
+            return Some(self.next_ballot(current));
+        }
+        let ballot = self.failures.candidacy(now, current, effects)?;
+        let failed = self.failures.owner().filter(|&owner| owner != self.members.me());
+        if let Some(failed) = failed.and_then(|failed| self.members.index(failed)) {
+            let rules = self.rules();
+            self.doubts[failed].begins(now, &rules);
+        }
+        Some(ballot)
     }
 
     fn advice(&self, now: Time) -> Advice {
@@ -246,6 +389,11 @@ impl Election for LatencyAware {
     }
 
     fn deadline(&self, current: Ballot) -> Time {
-        self.failures.deadline(current).min(self.ping_at)
+        let prepared_at = match &self.preparation {
+            Some(_) if self.is_prepared() => Time::ZERO,
+            Some(preparation) => preparation.ends_at(),
+            None => Time::NEVER,
+        };
+        self.failures.deadline(current).min(self.ping_at).min(prepared_at)
     }
 }

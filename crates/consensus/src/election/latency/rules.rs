@@ -1,10 +1,55 @@
-//! The rules by which a leader is chosen, as functions of the times that were measured.
+//! The rules by which a leader is chosen, as functions of the times that were measured, and those by which it takes
+//! over.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
-use synod_wire::ReplicaId;
+use synod_wire::{ReplicaId, Slot};
 
-use crate::VoterSets;
+use crate::{VoterSets, rules::rules};
+
+rules! {
+    /// The round trip to a member, of those that its last answers took, the latest last: the shortest, since messages
+    /// stand in queues of a leader that has much to do, and that says nothing about the link. (The source takes the
+    /// last one, where computation takes no time; sections 6.2 and 6.3.1.)
+    fn time_of(lately: &VecDeque<u64>) -> u64 {
+        lately.iter().copied().min().unwrap_or(UNREACHABLE)
+    }
+
+    /// What is left of a member's report in the next cycle: nothing, so that no member leads that has crashed
+    /// (section 6.3.2).
+    fn row_of_next_cycle(_row: Option<Vec<u64>>) -> Option<Vec<u64>> {
+        None
+    }
+
+    /// A member answers each question of a leader, also one from which it learns of it (Algorithm 6.1, lines 18 to 25,
+    /// where it is printed for a known leader alone; Lemma 6.6 needs all answers).
+    fn answers_question(_knows_leader: bool) -> bool {
+        true
+    }
+
+    /// The member to which the leader hands over is the one that it chose (Algorithm 6.1, line 35, where the process
+    /// that runs the line is printed).
+    fn heir(chosen: ReplicaId, _me: ReplicaId) -> ReplicaId {
+        chosen
+    }
+
+    /// A member that was asked to take over stands once its disk has written a record since, a quorum has answered
+    /// it since, and it knows what was decided then. Until then the leader goes on.
+    fn may_stand(durable: bool, quorum: bool, caught_up: bool) -> bool {
+        durable && quorum && caught_up
+    }
+
+    /// The last slot that a member must know to be decided before it stands: of those that were known when it was
+    /// asked, and not of those that are decided meanwhile.
+    fn needs_decided(known_then: Slot, _known_now: Slot) -> Slot {
+        known_then
+    }
+
+    /// How long a replica that failed is left out after so many failures before.
+    fn abstains_for(least: Duration, doublings: u32) -> Duration {
+        least * 2u32.pow(doublings)
+    }
+}
 
 /// Nanoseconds of a round trip to a member that does not answer (`∞` in the source).
 pub(crate) const UNREACHABLE: u64 = u64::MAX;

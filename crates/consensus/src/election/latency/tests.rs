@@ -1,260 +1,17 @@
 //! Latency-aware elections of several members over links with drawn delays, in a model of a protocol that leads, hands
 //! over and promises, and no more.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
-    time::Duration,
-};
+mod network;
+mod table_6_1;
+
+use std::time::Duration;
 
 use fastrand::Rng;
-use synod_wire::{Ballot, Lsn, ReplicaId, Time};
+use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
+use self::network::{Network, Sent, TIMEOUT, nanos, seconds};
 use super::{rules::UNREACHABLE, *};
-use crate::{Effect, ElectionKind, Members, Message as Any, VoterSets};
-
-const TIMEOUT: Duration = Duration::from_millis(1500);
-const HEARTBEAT: Duration = Duration::from_millis(100);
-
-/// What travels between members.
-#[derive(Clone, Debug)]
-enum Sent {
-    Election(Message),
-    /// Phase 1 and its answer, in one: the receiver follows if it has promised nothing higher.
-    Prepare(Ballot),
-    Promise(Ballot),
-    Heartbeat(Ballot),
-    HeartbeatAnswer(Ballot),
-    TakeOver,
-}
-
-/// A member and what the protocol around it knows.
-struct Member {
-    id: ReplicaId,
-    election: LatencyAware,
-    promised: Ballot,
-    /// Members that promised the ballot in which this one tries to lead, or leads.
-    promises: Vec<ReplicaId>,
-    leads: bool,
-    heartbeat_at: Time,
-    is_up: bool,
-}
-
-/// Members, and what is on its way between them.
-struct Network {
-    now: Time,
-    members: Vec<Member>,
-    /// One-way delays by sender and receiver, in nanoseconds.
-    delays: Vec<Vec<u64>>,
-    jitter: u64,
-    loss_percent: u64,
-    rng: Rng,
-    count: u64,
-    on_the_way: BinaryHeap<Reverse<(Time, u64)>>,
-    sent: BTreeMap<u64, (usize, usize, Sent)>,
-    /// When a member began to lead, and which.
-    changes: Vec<(Time, ReplicaId)>,
-}
-
-fn nanos(millis: u64) -> u64 {
-    millis * 1_000_000
-}
-
-impl Network {
-    /// `delays` in milliseconds.
-    fn new(seed: u64, delays: &[Vec<u64>], tolerance: Duration, misses: u32, loss_percent: u64) -> Network {
-        let count = delays.len() as u64;
-        let ids = || (1..=count).map(ReplicaId);
-        let mut options = Options { election: ElectionKind::Latency, ..Options::default() };
-        (options.election_timeout, options.heartbeat_interval) = (TIMEOUT, HEARTBEAT);
-        options.latency = Tuning { tolerance, misses };
-        let member = |id| Member {
-            id,
-            election: LatencyAware::new(&options, Members::new(ids(), id), Time::ZERO),
-            promised: Ballot::ZERO,
-            promises: Vec::new(),
-            leads: false,
-            heartbeat_at: Time::NEVER,
-            is_up: true,
-        };
-        Network {
-            now: Time::ZERO,
-            members: ids().map(member).collect(),
-            delays: delays.iter().map(|row| row.iter().map(|&millis| nanos(millis)).collect()).collect(),
-            jitter: tolerance.as_nanos() as u64,
-            loss_percent,
-            rng: Rng::with_seed(seed),
-            count: 0,
-            on_the_way: BinaryHeap::new(),
-            sent: BTreeMap::new(),
-            changes: Vec::new(),
-        }
-    }
-
-    fn send(&mut self, from: usize, to: usize, sent: Sent) {
-        if self.rng.u64(0..100) < self.loss_percent {
-            return;
-        }
-        let usual = self.delays[from][to];
-        let delay = (usual + self.rng.u64(0..=2 * self.jitter)).saturating_sub(self.jitter).max(1);
-        self.count += 1;
-        self.on_the_way.push(Reverse((self.now + Duration::from_nanos(delay), self.count)));
-        self.sent.insert(self.count, (from, to, sent));
-    }
-
-    fn broadcast(&mut self, from: usize, sent: &Sent) {
-        for to in (0..self.members.len()).filter(|&to| to != from) {
-            self.send(from, to, sent.clone());
-        }
-    }
-
-    fn carry(&mut self, from: usize, mut effects: Effects) {
-        for effect in effects.drain() {
-            let Effect::Send { to, message: Any::Election(message), .. } = effect else {
-                panic!("an election only sends messages of its own: {effect:?}");
-            };
-            for to in to.ids() {
-                self.send(from, to.0 as usize - 1, Sent::Election(message.clone()));
-            }
-        }
-    }
-
-    fn try_to_lead(&mut self, at: usize, ballot: Ballot) {
-        let now = self.now;
-        let member = &mut self.members[at];
-        (member.promised, member.leads, member.promises) = (ballot, false, vec![member.id]);
-        member.election.promised(ballot, now);
-        member.election.tried();
-        self.broadcast(at, &Sent::Prepare(ballot));
-    }
-
-    fn receive(&mut self, from: usize, at: usize, sent: Sent) {
-        let (now, sender) = (self.now, self.members[from].id);
-        let member = &mut self.members[at];
-        match sent {
-            Sent::Election(message) => {
-                let mut effects = Effects::new(Lsn::ZERO);
-                member.election.receive(now, sender, &message, &mut effects);
-                self.carry(at, effects);
-            }
-            Sent::Prepare(ballot) if ballot > member.promised => {
-                (member.promised, member.leads) = (ballot, false);
-                member.election.promised(ballot, now);
-                self.send(at, from, Sent::Promise(ballot));
-            }
-            Sent::Promise(ballot) if ballot == member.promised => {
-                member.election.answered(sender, now);
-                member.promises.push(sender);
-                if !member.leads && member.promises.len() > self.delays.len() / 2 {
-                    (member.leads, member.heartbeat_at) = (true, now);
-                    member.election.leads(now);
-                    let id = member.id;
-                    self.changes.push((now, id));
-                }
-            }
-            Sent::Heartbeat(ballot) if ballot >= member.promised => {
-                if ballot > member.promised {
-                    (member.promised, member.leads) = (ballot, false);
-                    member.election.promised(ballot, now);
-                }
-                member.election.heard_leader(now);
-                self.send(at, from, Sent::HeartbeatAnswer(ballot));
-            }
-            Sent::HeartbeatAnswer(ballot) if ballot == member.promised && member.leads => {
-                member.election.answered(sender, now);
-            }
-            Sent::TakeOver => {
-                let ballot = member.election.next_ballot(member.promised);
-                self.try_to_lead(at, ballot);
-            }
-            _ => {}
-        }
-    }
-
-    fn timer(&mut self, at: usize) {
-        let (now, mut effects) = (self.now, Effects::new(Lsn::ZERO));
-        let member = &mut self.members[at];
-        member.election.on_timer(now, true, &mut effects);
-        let mut heir = None;
-        if !member.leads {
-            if let Some(ballot) = member.election.candidacy(now, member.promised, &mut effects) {
-                self.carry(at, effects);
-                return self.try_to_lead(at, ballot);
-            }
-        } else if let Advice::HandTo(better) = member.election.advice(now) {
-            heir = Some(better);
-        } else if member.election.advice(now) == Advice::Yield {
-            member.leads = false;
-            member.election.gave_up(now);
-        }
-        self.carry(at, effects);
-        let member = &mut self.members[at];
-        if member.leads && now >= member.heartbeat_at {
-            member.heartbeat_at = now + HEARTBEAT;
-            let ballot = member.promised;
-            self.broadcast(at, &Sent::Heartbeat(ballot));
-        }
-        if let Some(heir) = heir {
-            self.send(at, heir.0 as usize - 1, Sent::TakeOver);
-        }
-    }
-
-    fn due(&self, at: usize) -> Time {
-        let member = &self.members[at];
-        match member.is_up {
-            false => Time::NEVER,
-            true if member.leads => member.election.tick_at().min(member.heartbeat_at),
-            true => member.election.deadline(member.promised),
-        }
-    }
-
-    fn run_until(&mut self, end: Time) {
-        loop {
-            let timer = (0..self.members.len()).map(|at| (self.due(at), at)).min().expect("members");
-            let arrival = self.on_the_way.peek().map_or(Time::NEVER, |Reverse((at, _))| *at);
-            if timer.0.min(arrival) > end {
-                self.now = end;
-                return;
-            }
-            if arrival <= timer.0 {
-                let Reverse((at, number)) = self.on_the_way.pop().expect("peeked");
-                let (from, to, sent) = self.sent.remove(&number).expect("on the way");
-                self.now = at;
-                if self.members[to].is_up {
-                    self.receive(from, to, sent);
-                }
-            } else {
-                self.now = self.now.max(timer.0);
-                self.timer(timer.1);
-            }
-        }
-    }
-
-    fn leader(&self) -> Option<usize> {
-        let leaders = (0..self.members.len()).filter(|&at| self.members[at].leads && self.members[at].is_up);
-        leaders.max_by_key(|&at| self.members[at].promised)
-    }
-
-    /// The usual majority time of a member, in nanoseconds.
-    fn usual(&self, at: usize) -> u64 {
-        let trip = |to: usize| match self.members[to].is_up {
-            _ if to == at => 0,
-            true => self.delays[at][to] + self.delays[to][at],
-            false => UNREACHABLE,
-        };
-        let voters = VoterSets::simple(self.members.iter().map(|member| member.id).collect());
-        majority_time(&voters, |id| trip(id.0 as usize - 1))
-    }
-
-    fn best(&self) -> u64 {
-        let up = (0..self.members.len()).filter(|&at| self.members[at].is_up);
-        up.map(|at| self.usual(at)).min().expect("members")
-    }
-}
-
-fn seconds(seconds: u64) -> Time {
-    Time::ZERO + Duration::from_secs(seconds)
-}
+use crate::{Effect, ElectionKind, Members, Message as Any, multipaxos};
 
 /// The links of Table 6.1: three members near each other, two that are far from everybody. The far ones come first.
 fn green_and_red(red: u64) -> Vec<Vec<u64>> {
@@ -372,25 +129,39 @@ fn a_member_that_hears_nothing_deposes_no_leader() {
     assert_eq!((network.leader(), network.changes.len()), (Some(leader), before));
 }
 
+/// A replica of three, and what it sends.
+fn one_of_three(me: u64, planted: Option<Bug>) -> LatencyAware {
+    let planted = planted.map(crate::Bug::LatencyElection);
+    let mut options = Options { election: ElectionKind::Latency, planted, ..Options::default() };
+    options.election_timeout = TIMEOUT;
+    LatencyAware::new(&options, Members::new([1, 2, 3].map(ReplicaId), ReplicaId(me)), Time::ZERO)
+}
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
 #[test]
 fn a_member_that_could_not_lead_is_not_chosen() {
-    let options =
-        Options { election: ElectionKind::Latency, election_timeout: TIMEOUT, ..Options::default() };
-    let members = Members::new([1, 2, 3].map(ReplicaId), ReplicaId(1));
-    let mut one = LatencyAware::new(&options, members, Time::ZERO);
+    let mut one = one_of_three(1, None);
     let mut effects = Effects::new(Lsn::ZERO);
     one.leads(Time::ZERO);
     one.on_timer(Time::ZERO, true, &mut effects);
-    let ms = |millis| Duration::from_millis(millis);
     for (member, took) in [(2, 300), (3, 400)] {
         let pong = Message::Pong { number: 1 };
         one.receive(Time::ZERO + ms(took), ReplicaId(member), &pong, &mut effects);
     }
-    for (able, advice) in [(false, Advice::Stay), (true, Advice::HandTo(ReplicaId(2)))] {
+    let stay = Advice::Stay;
+    for (able, by_wish, advice) in
+        [(false, false, stay), (true, false, Advice::HandTo(ReplicaId(2))), (true, true, stay)]
+    {
         let number = one.asked;
-        let times = Message::Times { number, able, times: vec![nanos(300), 0, nanos(2)] };
         let now = one.survey.as_ref().unwrap().ends_at();
         one.answered(ReplicaId(2), now);
+        // r3 was asked by an operator to hand over, or was not.
+        let times = Message::Times { number, able: false, by_wish, times: vec![UNREACHABLE; 3] };
+        one.receive(now, ReplicaId(3), &times, &mut effects);
+        let times = Message::Times { number, able, by_wish: false, times: vec![nanos(300), 0, nanos(2)] };
         one.receive(now, ReplicaId(2), &times, &mut effects);
         one.on_timer(now, true, &mut effects);
         assert_eq!(one.advice(now), advice);
@@ -401,9 +172,270 @@ fn a_member_that_could_not_lead_is_not_chosen() {
     let now = one.survey.as_ref().unwrap().ends_at();
     one.answered(ReplicaId(2), now);
     for (number, times) in [(one.asked - 1, vec![nanos(300), 0, nanos(2)]), (one.asked, vec![0])] {
-        let times = Message::Times { number, able: true, times };
+        let times = Message::Times { number, able: true, by_wish: false, times };
         one.receive(now, ReplicaId(2), &times, &mut effects);
     }
     one.on_timer(now, true, &mut effects);
     assert_eq!(one.advice(now), Advice::Stay);
+}
+
+/// What a replica answers to a leader that asks: whether it could lead, and whether an operator moved it.
+fn reports(election: &mut LatencyAware, now: Time, leader: u64) -> Option<(bool, bool)> {
+    let mut effects = Effects::new(Lsn::ZERO);
+    election.receive(now, ReplicaId(leader), &Message::AskTimes { number: 1 }, &mut effects);
+    effects.drain().find_map(|effect| match effect {
+        Effect::Send { message: Any::Election(Message::Times { able, by_wish, .. }), .. } => {
+            Some((able, by_wish))
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn a_replica_that_failed_or_was_moved_says_so_for_a_while_that_doubles() {
+    let seconds = |seconds: u64| Time::ZERO + ms(1000 * seconds);
+    let ballot = |round, replica| Ballot { round, replica: ReplicaId(replica) };
+    let mut two = one_of_three(2, None);
+    assert_eq!(reports(&mut two, seconds(2), 1), Some((false, false)), "it has just started");
+    assert_eq!(reports(&mut two, seconds(3), 1), Some((true, false)));
+    two.gave_up(seconds(10));
+    assert_eq!(reports(&mut two, seconds(15), 1), Some((false, false)));
+    assert_eq!(reports(&mut two, seconds(16), 1), Some((true, false)));
+    // It loses leadership to one that it did not ask, then to one that it was told to ask.
+    two.promised(ballot(2, 2), seconds(20));
+    two.leads(seconds(20));
+    two.promised(ballot(3, 3), seconds(21));
+    assert_eq!(reports(&mut two, seconds(32), 3), Some((false, false)));
+    assert_eq!(reports(&mut two, seconds(33), 3), Some((true, false)));
+    two.promised(ballot(5, 2), seconds(40));
+    two.leads(seconds(40));
+    two.wishes(ReplicaId(3));
+    two.promised(ballot(6, 3), seconds(41));
+    assert_eq!(reports(&mut two, seconds(41 + 95), 3), Some((false, true)));
+    assert_eq!(reports(&mut two, seconds(41 + 96), 3), Some((true, false)));
+}
+
+#[test]
+fn a_leader_does_not_choose_one_that_it_replaced_since_it_fell_silent() {
+    let mut two = one_of_three(2, None);
+    let mut effects = Effects::new(Lsn::ZERO);
+    let r1_led = Ballot { round: 1, replica: ReplicaId(1) };
+    two.promised(r1_led, Time::ZERO);
+    let due = Time::ZERO + TIMEOUT;
+    assert_eq!(two.candidacy(due, r1_led, &mut effects), None);
+    let ballot = Ballot { round: 2, replica: ReplicaId(2) };
+    let willing = Message::RehearseReply { ballot, willing: true, highest: Ballot::ZERO };
+    two.receive(due, ReplicaId(3), &willing, &mut effects);
+    assert_eq!(two.candidacy(due, r1_led, &mut effects), Some(ballot));
+    assert!(two.doubts[0].is_on(due) && !two.doubts[1].is_on(due) && !two.doubts[2].is_on(due));
+}
+
+/// Whether a replica that was asked to take over stands, where these things are so: its record is durable, this member
+/// answered it, and it knows what was decided.
+fn would_stand(planted: Option<Bug>, durable: bool, answers: Option<u64>, decided: u64) -> bool {
+    let mut two = one_of_three(2, planted);
+    let mut effects = Effects::new(Lsn(6));
+    two.on_timer(Time::ZERO, true, &mut effects);
+    effects.drain();
+    let led = Ballot { round: 4, replica: ReplicaId(1) };
+    two.promised(led, Time::ZERO);
+    let promise = multipaxos::Record::Promised(led).into();
+    assert!(!two.asked_to_lead(Time::ZERO, promise, Slot(5), &mut effects));
+    let ping = Message::Ping { number: TEST | 1 };
+    let sent: Vec<Effect> = effects.drain().collect();
+    assert!(matches!(&sent[0], Effect::Append { lsn: Lsn(7), .. }), "{sent:?}");
+    let to = vec![ReplicaId(1), ReplicaId(3)];
+    assert!(
+        matches!(&sent[1], Effect::Send { to: asked, message: Any::Election(message), .. }
+            if *message == ping && asked.ids() == to),
+        "{sent:?}"
+    );
+    two.durable(if durable { Lsn(7) } else { Lsn(6) });
+    // Others decide meanwhile.
+    two.decided(Slot(decided + 1), Slot(decided), false);
+    if let Some(member) = answers {
+        two.receive(Time::ZERO, ReplicaId(member), &Message::Pong { number: TEST }, &mut effects);
+        let early = two.candidacy(Time::ZERO, led, &mut effects);
+        assert!(early.is_none() || planted.is_some(), "that was an earlier question");
+        two.receive(Time::ZERO, ReplicaId(member), &Message::Pong { number: TEST | 1 }, &mut effects);
+    }
+    let due_at_once = two.deadline(led) == Time::ZERO;
+    let stands = two.candidacy(Time::ZERO, led, &mut effects).is_some();
+    assert_eq!(due_at_once, stands);
+    stands
+}
+
+#[test]
+fn a_replica_that_is_asked_to_take_over_stands_once_its_disk_a_quorum_and_what_was_decided_are_there() {
+    assert!(would_stand(None, true, Some(1), 5) && would_stand(None, true, Some(3), 6));
+    assert!(!would_stand(None, false, Some(1), 5), "its record is not durable");
+    assert!(!would_stand(None, true, None, 5), "nobody answers");
+    assert!(!would_stand(None, true, Some(1), 4), "it lacks what was decided");
+}
+
+#[test]
+fn a_replica_that_cannot_take_over_in_time_says_that_it_could_not_lead() {
+    let mut two = one_of_three(2, None);
+    let mut effects = Effects::new(Lsn::ZERO);
+    let led = Ballot { round: 4, replica: ReplicaId(1) };
+    let later = Time::ZERO + TIMEOUT * 10;
+    two.promised(led, later);
+    let promise = || multipaxos::Record::Promised(led).into();
+    assert!(!two.asked_to_lead(later, promise(), Slot::ZERO, &mut effects));
+    effects.drain();
+    assert!(!two.asked_to_lead(later, promise(), Slot::ZERO, &mut effects));
+    assert_eq!(effects.drain().count(), 0, "it prepares already");
+    assert_eq!(two.deadline(led), Time::ZERO, "pings are due");
+    two.on_timer(later, true, &mut effects);
+    assert_eq!(reports(&mut two, later + TIMEOUT / 2, 1), Some((true, false)));
+    two.heard_leader(later + TIMEOUT);
+    two.on_timer(later + TIMEOUT, true, &mut effects);
+    assert!(two.preparation.is_none());
+    assert_eq!(reports(&mut two, later + TIMEOUT, 1), Some((false, false)));
+    assert_eq!(two.candidacy(later + TIMEOUT, led, &mut effects), None);
+}
+
+#[test]
+fn a_member_whose_disk_hangs_does_not_answer_one_that_would_need_its_promise() {
+    let mut three = one_of_three(3, None);
+    let mut effects = Effects::new(Lsn::ZERO);
+    for (fit, test, answers) in [(true, TEST, true), (false, TEST, false), (false, 0, true)] {
+        three.on_timer(Time::ZERO, fit, &mut effects);
+        effects.drain();
+        three.receive(Time::ZERO, ReplicaId(2), &Message::Ping { number: test | 1 }, &mut effects);
+        assert_eq!(effects.drain().count() == 1, answers);
+    }
+}
+
+/// Links of five members in a row: the second is near the first and the third, which are far from each other, and the
+/// last two are down.
+fn exactly_a_quorum(planted: Option<Bug>) -> Network {
+    let far = |from: usize, to: usize| if from.abs_diff(to) == 1 { 10 } else { 100 };
+    let delays: Vec<Vec<u64>> =
+        (0..5).map(|from| (0..5).map(|to| if from == to { 0 } else { far(from, to) }).collect()).collect();
+    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let mut network = Network::with(planted, 5, &delays, tuning, 0);
+    (network.members[3].is_up, network.members[4].is_up) = (false, false);
+    network.try_to_lead(0, Ballot { round: 1, replica: ReplicaId(1) });
+    network.run_until(Time::ZERO + ms(2000));
+    assert_eq!(network.leader(), Some(0));
+    network
+}
+
+/// The chosen member's disk hangs, and without it there is no quorum.
+fn serves_while_the_disk_of_the_best_hangs(planted: Option<Bug>) -> bool {
+    let mut network = exactly_a_quorum(planted);
+    network.members[1].hangs = true;
+    network.run_until(seconds(60));
+    network.leader() == Some(0) && network.nobody_led == Duration::ZERO
+}
+
+/// The links of the chosen member to all but the leader are cut as it is asked to take over.
+fn serves_while_the_best_is_cut_off(planted: Option<Bug>) -> bool {
+    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let mut network = Network::with(planted, 5, &green_and_red(30), tuning, 0);
+    network.try_to_lead(0, Ballot { round: 1, replica: ReplicaId(1) });
+    while !network.sent.values().any(|(_, _, sent)| matches!(sent, Sent::TakeOver)) {
+        let soon = network.now + ms(5);
+        network.run_until(soon);
+    }
+    let (_, heir, _) = *network.sent.values().find(|(_, _, sent)| matches!(sent, Sent::TakeOver)).unwrap();
+    for other in (1..5).filter(|&other| other != heir) {
+        (network.delays[heir][other], network.delays[other][heir]) = (nanos(1_000_000), nanos(1_000_000));
+    }
+    network.run_until(seconds(60));
+    network.leader().is_some() && network.nobody_led < TIMEOUT / 2
+}
+
+/// The best member gives up soon after it begins to lead, each time.
+fn leads_seldom_where_it_fails(planted: Option<Bug>) -> bool {
+    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let mut delays = green_and_red(60);
+    // The fourth is nearest to a majority.
+    for other in (0..5).filter(|&other| other != 3) {
+        (delays[3][other], delays[other][3]) = (1, 1);
+    }
+    (delays[2][4], delays[4][2]) = (20, 20);
+    let mut network = Network::with(planted, 9, &delays, tuning, 0);
+    network.try_to_lead(0, Ballot { round: 1, replica: ReplicaId(1) });
+    while network.now < seconds(300) {
+        let soon = network.now + ms(1000);
+        network.run_until(soon);
+        let now = network.now;
+        let best = &mut network.members[3];
+        if best.leads {
+            best.leads = false;
+            best.election.gave_up(now);
+        }
+    }
+    let often = network.changes.iter().filter(|(_, id)| *id == ReplicaId(4)).count();
+    (2..10).contains(&often)
+}
+
+/// A far member leads first, and a near one takes over.
+fn leaves_the_far(planted: Option<Bug>) -> bool {
+    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let mut network = Network::with(planted, 7, &green_and_red(30), tuning, 0);
+    network.try_to_lead(0, Ballot { round: 1, replica: ReplicaId(1) });
+    network.run_until(seconds(20));
+    network.leader().is_some_and(|leader| network.usual(leader) == nanos(2))
+}
+
+/// A member that learns of a leader by its question answers it.
+fn answers_an_unknown_leader(planted: Option<Bug>) -> bool {
+    let mut three = one_of_three(3, planted);
+    three.promised(Ballot { round: 1, replica: ReplicaId(1) }, Time::ZERO);
+    assert!(reports(&mut three, Time::ZERO, 1).is_some());
+    reports(&mut three, Time::ZERO, 2).is_some()
+}
+
+/// A member that crashed is not chosen, where the others would be worse if it lived.
+fn leaves_out_the_crashed(planted: Option<Bug>) -> bool {
+    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let mut network = Network::with(planted, 7, &green_and_red(30), tuning, 0);
+    network.try_to_lead(2, Ballot { round: 3, replica: ReplicaId(3) });
+    network.run_until(seconds(20));
+    assert_eq!(network.leader(), Some(2));
+    network.members[3].is_up = false;
+    // Now the leader is far from all others, and the fifth is the best of those that are left.
+    for other in (0..5).filter(|&other| other != 2) {
+        (network.delays[2][other], network.delays[other][2]) = (nanos(100), nanos(100));
+    }
+    network.run_until(seconds(60));
+    network.leader().is_some_and(|leader| network.usual(leader) == network.best())
+}
+
+/// A leader with bursts of work, which two of four pings meet, stays.
+fn stays_where_it_is_busy(planted: Option<Bug>) -> bool {
+    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let mut network = Network::with(planted, 7, &green_and_red(30), tuning, 0);
+    network.try_to_lead(2, Ballot { round: 3, replica: ReplicaId(3) });
+    network.run_until(seconds(20));
+    network.busy = Some((2, ms(800), ms(350)));
+    network.run_until(seconds(80));
+    network.leader() == Some(2) && network.changes.len() == 1
+}
+
+/// A bug, and a scene that goes well without it.
+type Scene = (Bug, fn(Option<Bug>) -> bool);
+
+const SCENES: [Scene; 9] = [
+    (Bug::StandsBeforeRecord, serves_while_the_disk_of_the_best_hangs),
+    (Bug::StandsWithoutQuorum, serves_while_the_best_is_cut_off),
+    (Bug::NeverAbstains, leads_seldom_where_it_fails),
+    (Bug::AbstainsForever, leads_seldom_where_it_fails),
+    (Bug::HandsToItself, leaves_the_far),
+    (Bug::FirstQuestionUnanswered, answers_an_unknown_leader),
+    (Bug::KeepsMatrix, leaves_out_the_crashed),
+    (Bug::LastAnswerCounts, stays_where_it_is_busy),
+    (Bug::StandsWithoutLag, |planted| would_stand(planted, true, Some(1), 5)),
+];
+
+#[test]
+fn every_planted_bug_shows_in_a_scene_and_nothing_without_it() {
+    assert_eq!(SCENES.map(|(bug, _)| bug), Bug::ALL);
+    for (bug, goes_well) in SCENES {
+        assert!(goes_well(None), "{bug:?} is not planted");
+        assert!(!goes_well(Some(bug)), "{bug:?} does not show");
+    }
 }

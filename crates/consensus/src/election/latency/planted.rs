@@ -1,0 +1,60 @@
+//! Bugs of the latency-aware election that a test can plant ([`crate::Bug`]), and the rule that each replaces.
+
+use super::rules::Rules;
+
+/// A known mistake in an implementation of a latency-aware election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// The chosen member stands before the record that tests its disk is durable.
+    StandsBeforeRecord,
+    /// The chosen member stands although no quorum has answered since it was asked.
+    StandsWithoutQuorum,
+    /// A member that failed may be chosen again at once.
+    NeverAbstains,
+    /// A member that failed once is never chosen again.
+    AbstainsForever,
+    /// The leader chooses itself in place of the better member, as Santos 2012, Algorithm 6.1, line 35, is printed.
+    HandsToItself,
+    /// A member does not answer the question by which it learns of a leader, as lines 18 to 25 are printed.
+    FirstQuestionUnanswered,
+    /// What a member reported counts in later cycles too.
+    KeepsMatrix,
+    /// The last answer to a ping counts, however long it stood in a queue.
+    LastAnswerCounts,
+    /// Only a member that lacks nothing takes over, while one that lags by a slot says that it could.
+    StandsWithoutLag,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: &'static [Bug] = &[
+        Bug::StandsBeforeRecord,
+        Bug::StandsWithoutQuorum,
+        Bug::NeverAbstains,
+        Bug::AbstainsForever,
+        Bug::HandsToItself,
+        Bug::FirstQuestionUnanswered,
+        Bug::KeepsMatrix,
+        Bug::LastAnswerCounts,
+        Bug::StandsWithoutLag,
+    ];
+}
+
+/// The rules of an election in which this bug is planted.
+#[inline]
+pub(super) fn rules(planted: Option<crate::Bug>) -> Rules {
+    let mut rules = Rules::SOUND;
+    let Some(crate::Bug::LatencyElection(bug)) = planted else { return rules };
+    match bug {
+        Bug::StandsBeforeRecord => rules.may_stand = |_, quorum, caught_up| quorum && caught_up,
+        Bug::StandsWithoutQuorum => rules.may_stand = |durable, _, caught_up| durable && caught_up,
+        Bug::NeverAbstains => rules.abstains_for = |_, _| std::time::Duration::ZERO,
+        Bug::AbstainsForever => rules.abstains_for = |_, _| std::time::Duration::MAX / 4,
+        Bug::HandsToItself => rules.heir = |_, me| me,
+        Bug::FirstQuestionUnanswered => rules.answers_question = |knows_leader| knows_leader,
+        Bug::KeepsMatrix => rules.row_of_next_cycle = |row| row,
+        Bug::LastAnswerCounts => rules.time_of = |lately| *lately.back().expect("an answer came"),
+        Bug::StandsWithoutLag => rules.needs_decided = |_, known_now| known_now,
+    }
+    rules
+}
