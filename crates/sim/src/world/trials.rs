@@ -145,48 +145,69 @@ impl World {
                 }
             }
             Phase::Serving { cut, leader, ballot, elections } => {
-                let same = self.leads_in(leader) == Some(ballot) && self.coverage.elections == elections;
-                let moves = self.plan.settings.consensus.election == ElectionKind::Latency;
-                self.demand_of_election(same || moves, || {
-                    format!(
-                        "r{} led in {ballot}, and did not go on, or somebody else began to lead, although links \
-                         stayed as they were {:?} ago ({}); {}",
-                        leader + 1,
-                        self.now.since(cut.since),
-                        cut.topology,
-                        self.roles()
-                    )
-                })?;
-                if !same && moves {
-                    let cut = Cut { proposed: self.checks[FIRST].votes.highest(), ..cut };
-                    self.trials.phase = Phase::Moving { cut, since: self.now };
-                } else if !same || passed(self.now, cut.since) >= timeout * LASTS {
-                    self.coverage.trials += 1;
-                    self.mend(cut.partition);
+                if self.goes_on_leading(cut, leader, ballot, elections)? {
                     self.end_trial();
                     return Ok(());
                 }
             }
-            Phase::Moving { cut, since } => {
-                let leader = self.serving(&cut);
-                let late = passed(self.now, since) > timeout * MOVES_WITHIN;
-                self.demand_of_election(leader.is_some() || !late, || {
-                    format!(
-                        "{:?} after a leader handed over, or another began to lead ({}), none has decided \
-                         anything beyond slot {}; {}",
-                        self.now.since(since),
-                        cut.topology,
-                        cut.proposed,
-                        self.roles()
-                    )
-                })?;
-                if let Some(leader) = leader {
-                    self.goes_on(cut, leader);
-                }
-            }
+            Phase::Moving { cut, since } => self.must_move(cut, since)?,
         }
         if self.trials.is_on() {
             self.queue.push(self.now + timeout / 8, Happening::Trial);
+        }
+        Ok(())
+    }
+
+    /// While one serves: it has to, unless leadership may move. Returns whether the trial is over.
+    fn goes_on_leading(
+        &mut self,
+        cut: Cut,
+        leader: usize,
+        ballot: Ballot,
+        elections: u64,
+    ) -> Result<bool, Violation> {
+        let same = self.leads_in(leader) == Some(ballot) && self.coverage.elections == elections;
+        let moves = self.plan.settings.consensus.election == ElectionKind::Latency;
+        self.demand_of_election(same || moves, || {
+            format!(
+                "r{} led in {ballot}, and did not go on, or somebody else began to lead, although links \
+                 stayed as they were {:?} ago ({}); {}",
+                leader + 1,
+                self.now.since(cut.since),
+                cut.topology,
+                self.roles()
+            )
+        })?;
+        if !same && moves {
+            let cut = Cut { proposed: self.checks[FIRST].votes.highest(), ..cut };
+            self.trials.phase = Phase::Moving { cut, since: self.now };
+            return Ok(false);
+        }
+        let is_over =
+            !same || self.now.since(cut.since) >= self.plan.settings.consensus.election_timeout * LASTS;
+        if is_over {
+            self.coverage.trials += 1;
+            self.mend(cut.partition);
+        }
+        Ok(is_over)
+    }
+
+    /// After a hand-over another one serves soon.
+    fn must_move(&mut self, cut: Cut, since: Moment) -> Checked {
+        let leader = self.serving(&cut);
+        let late = self.now.since(since) > self.plan.settings.consensus.election_timeout * MOVES_WITHIN;
+        self.demand_of_election(leader.is_some() || !late, || {
+            format!(
+                "{:?} after a leader handed over, or another began to lead ({}), none has decided \
+                 anything beyond slot {}; {}",
+                self.now.since(since),
+                cut.topology,
+                cut.proposed,
+                self.roles()
+            )
+        })?;
+        if let Some(leader) = leader {
+            self.goes_on(cut, leader);
         }
         Ok(())
     }

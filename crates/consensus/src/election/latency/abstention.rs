@@ -11,7 +11,7 @@ use super::rules::Rules;
 
 /// A while doubles at most so often.
 const DOUBLINGS_MAX: u32 = 7;
-/// After a calm of so many of the shortest whiles one doubling is forgotten.
+/// After a calm of this many of the shortest whiles one doubling is forgotten.
 const CALM: u32 = 32;
 
 /// Whiles in which a replica is not chosen. Each is twice as long as the one before, unless there was a long calm.

@@ -8,7 +8,7 @@ use super::rules::{Rules, UNREACHABLE};
 
 /// Pings whose answers are timed. One that comes later counts as unanswered.
 const TIMED_MAX: usize = 8;
-/// Of so many answers of a member the shortest counts.
+/// Of this many answers of a member the shortest counts.
 const LATELY: usize = 4;
 
 /// Pings to all members, and the time in which each answered lately.

@@ -45,7 +45,7 @@ rules! {
         known_then
     }
 
-    /// How long a replica that failed is left out after so many failures before.
+    /// How long a replica that failed is left out after this number of failures.
     fn abstains_for(least: Duration, doublings: u32) -> Duration {
         least * 2u32.pow(doublings)
     }

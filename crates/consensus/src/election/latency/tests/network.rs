@@ -54,7 +54,7 @@ pub(super) struct Network {
     /// One-way delays by sender and receiver, in nanoseconds.
     pub(super) delays: Vec<Vec<u64>>,
     pub(super) jitter: u64,
-    /// Of a million messages so many are lost, by sender and receiver.
+    /// How many of a million messages are lost, by sender and receiver.
     pub(super) losses: Vec<Vec<u64>>,
     options: Options,
     rng: Rng,
