@@ -282,7 +282,12 @@ impl World {
     pub(super) fn notice(&mut self, of: usize, life: u64, group: GroupId, event: Event) -> Checked {
         let Some(life) = self.machines[of].in_life(life) else { return Ok(()) };
         if let Event::SnapshotInstalled(Some(installed)) = &event {
+            // What the burst has delivered so far comes before that.
+            if !life.host.touched().is_empty() {
+                self.end_burst(of)?;
+            }
             let slot = installed.info.slot;
+            let Some(life) = &mut self.machines[of].life else { return Ok(()) };
             life.hosted[group].watch.installed(slot);
             self.checks[group].terms.covered(of, slot);
             let delivered = &mut self.machines[of].delivered[group];

@@ -212,3 +212,19 @@ fn what_was_said_under_another_birth_is_not_heard() {
     let plan = Plan::draw(577, PROTOCOL);
     synod_sim::run(&plan).unwrap_or_else(|failure| panic!("{}", failure.report(PROTOCOL, None)));
 }
+
+/// The others follow the first one.
+#[test]
+fn every_invariant_holds_for_nodes_with_several_groups() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        let mut coverage = Coverage::default();
+        for seed in 0..40 {
+            let plan = Plan::draw(seed, protocol).of_groups(3);
+            let outcome =
+                synod_sim::run(&plan).unwrap_or_else(|failure| panic!("{}", failure.report(protocol, None)));
+            coverage.add(&outcome.coverage);
+        }
+        assert!(coverage.sets_followed > 30 && coverage.changes_made > 60, "{protocol}: {coverage}");
+        assert!(coverage.snapshots_installed > 0 && coverage.crashes > 100, "{protocol}: {coverage}");
+    }
+}
