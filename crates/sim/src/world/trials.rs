@@ -20,7 +20,7 @@ use synod_wire::{Ballot, Slot};
 
 use super::{FIRST, Happening, World};
 use crate::{
-    check::{Checked, Invariant, demand},
+    check::{Checked, Invariant, Violation, demand},
     clock::Moment,
     network::{NetworkPlan, between},
     odds::Odds,
