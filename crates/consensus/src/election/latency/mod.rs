@@ -46,7 +46,8 @@ use self::{
 use super::{Advice, Election, Message, Rotating};
 use crate::{Effects, Link, Members, Options, Record};
 
-/// For this many election time-outs a replica that failed to lead, or has just started, is not chosen; longer each time.
+/// For this many election time-outs a replica that failed to lead, or has just started, is not chosen; longer each
+/// time.
 const ABSTAINS_TIMEOUTS: u32 = 2;
 /// For this many election time-outs nobody is chosen after an operator moved leadership; longer each time.
 const WISH_TIMEOUTS: u32 = 64;
