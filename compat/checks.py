@@ -18,7 +18,7 @@ def must(holds, otherwise):
 
 
 def wait_for(what, condition, seconds):
-    """What the condition gives, once it gives something; a failure after so many seconds."""
+    """What the condition gives, once it gives something; a failure after this many seconds."""
     until = time.monotonic() + seconds
     while True:
         found = condition()

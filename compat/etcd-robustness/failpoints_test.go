@@ -73,7 +73,7 @@ func (powerLoss) Timeout() time.Duration { return 30 * time.Second }
 
 const all = -1
 
-// onLeader does something to the leader and so many members in all.
+// onLeader does something to the leader and this many members in all.
 func onLeader(count int, do func(ctx context.Context, members []e2e.EtcdProcess) error) func(context.Context, *e2e.EtcdProcessCluster) error {
 	return func(ctx context.Context, clus *e2e.EtcdProcessCluster) error {
 		leader, others, err := leaderAndOthers(ctx, clus)

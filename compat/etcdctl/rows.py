@@ -18,7 +18,7 @@ class Row:
     # They are listed in the order of their numbers, which nobody chose: a line for each, or words.
     any_order: bool = False
     any_order_of_words: bool = False
-    # A command that goes on: it runs until it has printed so many lines (-1: for a second), while these are given.
+    # A command that goes on: it runs until it has printed this many lines (-1: for a second), while these are given.
     until_lines: int = 0
     meanwhile: tuple = ()
     # Both tell a storage version, each its own.

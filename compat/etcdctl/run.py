@@ -126,7 +126,7 @@ class Side:
         return code, self.common(out, row), self.common(self.plain(errors), row)
 
     def learn(self, out):
-        """Takes note of numbers that the cluster has just given."""
+        """Records numbers that the cluster has just given."""
         granted = [int(found, 16) for found in re.findall(r"lease ([0-9a-f]{12,16}) granted", out)]
         granted += [int(found) for found in re.findall(r'"ID":(\d{15,})', out)]
         for number in granted:

@@ -51,7 +51,7 @@ func connect(endpoint string, count int) []*clientv3.Client {
 	return clients
 }
 
-// Runs work in so many goroutines, and waits for all.
+// Runs work in this many goroutines, and waits for all.
 func together(workers int, work func(worker int)) {
 	var group sync.WaitGroup
 	for worker := 0; worker < workers; worker++ {

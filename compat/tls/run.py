@@ -88,7 +88,7 @@ def wait_until_serving(program, cluster):
 
 def main():
     parser = arguments_of(__doc__, "synod-watchers")
-    parser.add_argument("--rounds", type=int, default=3, help="medians are of so many")
+    parser.add_argument("--rounds", type=int, default=3, help="medians are of this many")
     arguments = parser.parse_args()
     program = generator(arguments.cache)
     systems = {"etcd": [etcd_of(arguments), "--log-level=error"], "synod": [arguments.synod, "serve"]}

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
  * The XDP program against the core in user space: the same drawn histories, frame by frame, must get the same replies and
- * leave the same slots. The kernel runs the program on a frame in memory (BPF_PROG_TEST_RUN), so no interface is needed.
+ * leave the same slots. Then a new leader takes over while the old one goes on, on two processors. The kernel runs the
+ * program on a frame in memory (BPF_PROG_TEST_RUN), so no interface is needed.
  *
  * usage: xdp OBJECT [HISTORIES]
  */
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <linux/bpf.h>
-#include <time.h>
+#include <pthread.h>
 
 #include "user.h"
 
@@ -114,6 +115,116 @@ static void play(struct bpf_object *object, int program, sp_u64 history)
 	}
 }
 
+#define INSTANCES 64
+
+/* A take-over that meets accepts of the old leader. */
+struct take_over {
+	int program;
+	sp_u64 base, old, new;
+	/* What the acceptor answered: whether the old leader's value was accepted, and what the new leader was told. */
+	int accepted[INSTANCES];
+	sp_u64 told[INSTANCES];
+	/* How many instances the old leader has got to. */
+	int reached;
+	pthread_barrier_t begins, ends;
+	sp_u64 rounds;
+};
+
+static int asked(int program, sp_u8 type, sp_u64 instance, sp_u64 ballot, struct sp_message *answer)
+{
+	sp_u8 in[ETHERNET + 64] = { 0 }, out[ETHERNET + sizeof(struct frame)];
+	struct sp_message message = { .type = type, .cluster = 0xc1, .epoch = 1, .group = 2, .instance = instance,
+				      .ballot = ballot, .length = type == SP_ACCEPT ? 8 : 0 };
+
+	memcpy(in, MAC, 6);
+	memcpy(in + 6, ASKER, 6);
+	sp_put16(in + 12, SP_ETHERTYPE_ONE);
+	sp_write(in + ETHERNET, &message);
+	LIBBPF_OPTS(bpf_test_run_opts, run, .data_in = in, .data_size_in = ETHERNET + SP_HEADER + message.length,
+		    .data_out = out, .data_size_out = sizeof out, .repeat = 1);
+	if (bpf_prog_test_run_opts(program, &run) != 0 || run.retval != XDP_TX)
+		return 0;
+	return sp_parse(out + ETHERNET, run.data_size_out - ETHERNET, answer) == SP_OK;
+}
+
+static void *old_leader(void *argument)
+{
+	struct take_over *at = argument;
+
+	for (sp_u64 round = 0; round < at->rounds; round++) {
+		pthread_barrier_wait(&at->begins);
+		for (int instance = 0; instance < INSTANCES; instance++) {
+			struct sp_message answer;
+
+			__atomic_store_n(&at->reached, instance, __ATOMIC_RELEASE);
+			at->accepted[instance] = asked(at->program, SP_ACCEPT, at->base + 1 + (sp_u64)instance, at->old, &answer) &&
+						 answer.type == SP_ACCEPTED;
+		}
+		__atomic_store_n(&at->reached, INSTANCES, __ATOMIC_RELEASE);
+		pthread_barrier_wait(&at->ends);
+	}
+	return NULL;
+}
+
+/*
+ * Whatever the acceptor accepted from the old leader it tells the new one, or a decided command could be lost. This is
+ * what the order of touched and promised_all, and the comparison inside the lock, are for.
+ */
+static void take_over(struct bpf_object *object, int program, sp_u64 rounds)
+{
+	static struct take_over at;
+	static struct user user;
+	struct place place = { .ethertype = SP_ETHERTYPE_ONE };
+	sp_u64 seed = 1, met = 0;
+	sp_u32 zero = 0;
+	pthread_t other;
+
+	user_begin(&user, 1, 7, 4096);
+	memcpy(place.mac, MAC, 6);
+	bpf_map_update_elem(map_of(object, "acceptor_map"), &zero, &user.acceptor, 0);
+	bpf_map_update_elem(map_of(object, "place_map"), &zero, &place, 0);
+	for (sp_u32 slot = 0; slot < 4096; slot++) {
+		struct locked_slot empty = { 0 };
+
+		bpf_map_update_elem(map_of(object, "slot_map"), &slot, &empty, 0);
+	}
+	at.program = program;
+	at.rounds = rounds;
+	pthread_barrier_init(&at.begins, NULL, 2);
+	pthread_barrier_init(&at.ends, NULL, 2);
+	pthread_create(&other, NULL, old_leader, &at);
+	for (sp_u64 round = 0; round < rounds; round++) {
+		struct sp_message answer;
+		int refused = 0, accepted = 0;
+
+		at.base = round * INSTANCES;
+		at.old = 2 * round + 1;
+		at.new = 2 * round + 2;
+		asked(program, SP_TRIM, at.base, 0, &answer);
+		memset(at.told, 0, sizeof at.told);
+		at.reached = 0;
+		pthread_barrier_wait(&at.begins);
+		for (int from = (int)(draw(&seed) % INSTANCES); __atomic_load_n(&at.reached, __ATOMIC_ACQUIRE) < from;)
+			;
+		if (!asked(program, SP_PREPARE_ALL, 0, at.new, &answer) || answer.type != SP_PROMISE_ALL)
+			fail("no promise for all instances", round, 0);
+		for (sp_u64 touched = answer.extra, instance = at.base + 1;
+		     instance <= touched && instance <= at.base + INSTANCES; instance++)
+			if (asked(program, SP_PREPARE, instance, at.new, &answer) && answer.type == SP_PROMISE)
+				at.told[instance - at.base - 1] = answer.value_ballot;
+		pthread_barrier_wait(&at.ends);
+		for (int instance = 0; instance < INSTANCES; instance++) {
+			if (at.accepted[instance] && at.told[instance] != at.old)
+				fail("the new leader was not told of a value that the old one had accepted", round, instance);
+			refused += !at.accepted[instance];
+			accepted += at.accepted[instance];
+		}
+		met += refused > 0 && accepted > 0;
+	}
+	pthread_join(other, NULL);
+	printf("xdp: ok, %llu take-overs, %llu of them in the midst of accepts\n", rounds, met);
+}
+
 /* How long the program takes for a frame. */
 static void time_it(struct bpf_object *object, int program)
 {
@@ -165,6 +276,7 @@ int main(int count, char **arguments)
 	for (sp_u64 history = 0; history < histories; history++)
 		play(object, program, history);
 	printf("xdp: ok, %llu histories as in the core\n", histories);
+	take_over(object, program, histories * 10);
 	time_it(object, program);
 	bpf_object__close(object);
 	return 0;

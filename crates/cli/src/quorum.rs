@@ -88,7 +88,7 @@ fn said<'a>(replicas: impl IntoIterator<Item = &'a StatusResponse>) -> Option<St
     (!lines.is_empty()).then(|| lines.join("\n      "))
 }
 
-/// Whether so many voters are present that something can be decided.
+/// Whether enough voters are present to decide something.
 fn has_quorum(group: &Group, present: impl Fn(u64) -> bool) -> bool {
     let voters = || group.members.iter().filter(|member| member.votes);
     voters().filter(|member| present(member.id)).count() > voters().count() / 2

@@ -88,7 +88,7 @@ struct RestoreArgs {
     /// Take a file without a hash at its end, or with a wrong one, such as a database that was copied.
     #[arg(long)]
     skip_hash_check: bool,
-    /// Skip so many revisions: more than the old cluster can have made since the file was saved.
+    /// Skip this many revisions: more than the old cluster can have made since the file was saved.
     #[arg(long, value_name = "REVISIONS", default_value_t = 0, requires = "mark_compacted")]
     bump_revision: u64,
     /// Let all revisions before the skipped ones count as compacted.

@@ -427,7 +427,7 @@ pub fn own_troubles<'a>(replicas: impl IntoIterator<Item = &'a StatusResponse>) 
     told.into_iter().map(|(text, names)| format!("{names}: {text}")).collect()
 }
 
-/// That so many voters of a group have lost their logs that the others are no majority. `count`: of so many groups.
+/// That the voters of a group which have not lost their logs are no majority. `count`: the number of groups.
 fn lost_memory(answered: &[&StatusResponse], number: usize, count: usize) -> Option<String> {
     // A replica of an earlier version tells nothing of its groups but this.
     let lost = |status: &&&StatusResponse| match status.groups.get(number) {

@@ -66,7 +66,7 @@ pub(crate) struct Endpoints {
 
 struct Node {
     url: String,
-    way: Way,
+    target: Target,
     /// Made at the first use, because making it needs a runtime. It connects by itself, and connects again
     /// after a failure.
     channel: OnceLock<Channel>,
@@ -87,8 +87,9 @@ impl Endpoints {
             .map(|given| {
                 let scheme = if config.tls.is_some() { "https" } else { "http" };
                 let url = if given.contains("://") { given.clone() } else { format!("{scheme}://{given}") };
-                let way = Way::to(&config, &url).map_err(|why| wrong(format!("endpoint {given:?}"), &why))?;
-                Ok(Node { url, way, channel: OnceLock::new() })
+                let target =
+                    Target::to(&config, &url).map_err(|why| wrong(format!("endpoint {given:?}"), &why))?;
+                Ok(Node { url, target, channel: OnceLock::new() })
             })
             .collect::<Result<Vec<_>, _>>()?;
         let first = match (all.len(), config.first_endpoint) {
@@ -144,7 +145,7 @@ impl Endpoints {
 
     /// Another channel to an endpoint.
     pub(crate) fn new_channel(&self, index: usize) -> Channel {
-        self.all[index].way.channel()
+        self.all[index].target.channel()
     }
 
     /// Moves on from the endpoint in use, which has failed.
@@ -169,7 +170,7 @@ impl Endpoints {
 
     pub(crate) fn channel(&self, index: usize) -> Channel {
         let node = &self.all[index];
-        node.channel.get_or_init(|| node.way.channel()).clone()
+        node.channel.get_or_init(|| node.target.channel()).clone()
     }
 
     /// The channel to an endpoint that a replica named; `None` if that is no address.
@@ -181,7 +182,7 @@ impl Endpoints {
         if let Some(channel) = named.get(url) {
             return Some(channel.clone());
         }
-        let channel = Way::to(&self.config, url).ok().filter(|_| named.len() < NAMED_MAX)?.channel();
+        let channel = Target::to(&self.config, url).ok().filter(|_| named.len() < NAMED_MAX)?.channel();
         named.insert(url.to_owned(), channel.clone());
         Some(channel)
     }
@@ -301,7 +302,7 @@ impl Endpoints {
                     }
                     Failure::InDoubt => {
                         (so_far.in_doubt, so_far.reached) = (true, true);
-                        let said = (!is_elsewhere).then(|| self.all[index].way.said()).flatten();
+                        let said = (!is_elsewhere).then(|| self.all[index].target.said()).flatten();
                         said.unwrap_or_else(|| describe(&status))
                     }
                 },
@@ -374,7 +375,7 @@ impl Attempts {
         self.refused_after = began.elapsed();
     }
 
-    /// Whether there is a pause before the next attempt, with so many endpoints.
+    /// Whether there is a pause before the next attempt, with this many endpoints.
     fn is_paused(&self, endpoints: usize) -> bool {
         let goes_elsewhere = !self.named.is_empty() && self.sent_on == 1;
         !goes_elsewhere && (self.sent_on > 1 || (self.count as usize).is_multiple_of(endpoints))
@@ -392,19 +393,19 @@ impl Attempts {
 }
 
 /// How this client connects to an endpoint.
-struct Way {
+struct Target {
     endpoint: Endpoint,
     /// If tonic does not connect by itself.
     dial: Option<Dial>,
 }
 
-impl Way {
+impl Target {
     /// The text says what is wrong with the URL.
-    fn to(config: &Config, url: &str) -> Result<Way, String> {
+    fn to(config: &Config, url: &str) -> Result<Target, String> {
         let dial = Dial::to(url, config.tls.as_ref())?;
         let uri = dial.as_ref().map_or_else(|| url.to_owned(), Dial::uri);
         let endpoint = configured(config, uri).map_err(|error| format!("{error}; give http://host:port"))?;
-        Ok(Way { endpoint, dial })
+        Ok(Target { endpoint, dial })
     }
 
     /// Why TLS failed on the last connection, if it did.

@@ -11,7 +11,7 @@ use tonic::{Response, Status};
 use crate::{Client, Error, endpoints::Retry};
 
 impl Client {
-    /// Grants a lease of so many seconds, or of the least that the server grants. The server chooses an id for 0.
+    /// Grants a lease of this many seconds, or of the least that the server grants. The server chooses an id for 0.
     pub async fn lease_grant(&self, ttl: i64, id: i64) -> Result<LeaseGrantResponse, Error> {
         let request = LeaseGrantRequest { ttl, id };
         // With an id of the server's choice a grant that is sent twice leaves a lease that ends by itself.

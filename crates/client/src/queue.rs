@@ -106,8 +106,8 @@ impl Held {
         &self.key
     }
 
-    /// The fencing token: the revision at which the key was created. A later holder of the lock, or a later leader, has a
-    /// higher one.
+    /// The fencing token: the revision at which the key was created. A later holder of the lock, or a later leader, has
+    /// a higher one.
     #[must_use]
     pub fn revision(&self) -> i64 {
         self.created
@@ -133,8 +133,8 @@ impl Held {
         self.lease.alive_until()
     }
 
-    /// Waits until it is lost: the lease has ended or could not be renewed in time, or somebody has deleted the key, which
-    /// it watches meanwhile. It can be called again, from several tasks too.
+    /// Waits until it is lost: the lease has ended or could not be renewed in time, or somebody has deleted the key,
+    /// which it watches meanwhile. It can be called again, from several tasks too.
     pub async fn lost(&self) {
         let own = KeyValue { key: self.key.clone(), create_revision: self.created, ..KeyValue::default() };
         let deleted = async {

@@ -85,7 +85,7 @@ impl Watch {
         }
     }
 
-    /// Takes note of where to go on.
+    /// Keeps where to go on.
     fn note(&mut self, response: &WatchResponse) {
         let header = response.header.as_ref().map_or(0, |header| header.revision);
         if response.canceled {

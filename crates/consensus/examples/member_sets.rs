@@ -56,7 +56,7 @@ impl Before {
 const ANSWERS: usize = 10_000;
 const ROUNDS: usize = 61;
 
-/// The time for so many answers.
+/// The time for this many answers.
 fn timed(mut answer: impl FnMut(usize) -> u64) -> Duration {
     let began = Instant::now();
     let mut sum = 0;

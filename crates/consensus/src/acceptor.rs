@@ -124,8 +124,8 @@ impl Acceptor {
         accepted.filter_map(|(slot, instance)| Some((slot, instance.accepted.as_ref()?)))
     }
 
-    /// A page of what was accepted in the slots from `first` to `through`: as much as fits so many bytes, and the next
-    /// slot in which something was accepted, also one after `through`.
+    /// A page of what was accepted in the slots from `first` to `through`: as much as fits this many bytes, and the
+    /// next slot in which something was accepted, also one after `through`.
     pub(crate) fn page(
         &self,
         first: Slot,
@@ -238,7 +238,7 @@ impl Acceptor {
         instance.map(|instance| instance.votes).unwrap_or_default()
     }
 
-    /// Takes note that these replicas accepted the proposals of `ballot` for some slots, and decides the
+    /// Records that these replicas accepted the proposals of `ballot` for some slots, and decides the
     /// slots for which that makes a quorum, and whose value is here. Returns whether that decides one.
     pub(crate) fn vote(
         &mut self,
@@ -274,7 +274,7 @@ impl Acceptor {
         self.decided_ahead > before
     }
 
-    /// Takes note that slots through this one are decided. Those of which `is_it` is true are decided with
+    /// Records that slots through this one are decided. Those of which `is_it` is true are decided with
     /// the value that is held.
     pub(crate) fn decide_through(&mut self, through: Slot, is_it: impl Fn(&Accepted) -> bool) {
         self.decide_run(self.slots.first(), through, is_it);
@@ -290,7 +290,7 @@ impl Acceptor {
         }
     }
 
-    /// Takes note that a slot that is not known to be decided was decided with this value, which a record holds.
+    /// Records that a slot that is not known to be decided was decided with this value, which a record holds.
     pub(crate) fn learn(&mut self, slot: Slot, accepted: Accepted) {
         let instance = self.slots.entry(slot);
         debug_assert!(!instance.decided, "what is decided stays");
@@ -329,7 +329,7 @@ impl Acceptor {
         Some((slot, Ballots::both(next.ballot), next.batch))
     }
 
-    /// Takes note that everything through a slot is delivered.
+    /// Records that everything through a slot is delivered.
     pub(crate) fn installed(&mut self, slot: Slot) {
         self.slots.advance_to(slot.next());
         self.decided_ahead = self.slots.iter().filter(|(_, instance)| instance.decided).count();
@@ -337,7 +337,7 @@ impl Acceptor {
 
     // Starting again.
 
-    /// Takes note of a record of an earlier life, by which this was accepted, or decided, in a slot; it
+    /// Takes in a record of an earlier life, by which this was accepted, or decided, in a slot; it
     /// replaces what earlier records said of it.
     pub(crate) fn replay(&mut self, slot: Slot, accepted: Accepted, decided: bool) {
         if slot > self.decided() {

@@ -30,7 +30,7 @@ pub(crate) fn with_others<T: Clone>(
     Some(values[..at].iter().cloned().chain([first]).chain(after).collect())
 }
 
-/// How many of these batches, from the first on, fit a message of so many bytes; at least one, if there is one.
+/// How many of these batches, from the first on, fit a message of this many bytes; at least one, if there is one.
 pub(crate) fn fitting<'a>(batches: impl Iterator<Item = &'a Batch>, bytes_max: usize) -> usize {
     let mut bytes = 0;
     let fits = |batch: &&Batch| {

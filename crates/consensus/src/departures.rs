@@ -39,7 +39,7 @@ impl Departures {
         Departures { grace: election_timeout / GRACES_PER_TIMEOUT, refused: Vec::new() }
     }
 
-    /// Takes note of what happened to the session to a peer.
+    /// Records what happened to the session to a peer.
     pub(crate) fn link(&mut self, now: Time, peer: ReplicaId, link: Link) {
         match link {
             Link::Up => self.refused.retain(|&(id, _)| id != peer),

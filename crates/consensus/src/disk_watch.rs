@@ -25,7 +25,7 @@ pub(crate) struct DiskWatch {
 }
 
 impl DiskWatch {
-    /// Takes note that the records after `before` through `last`, if any, were appended.
+    /// Learns that the records after `before` through `last`, if any, were appended.
     pub(crate) fn appended(&mut self, before: Lsn, last: Lsn, now: Time) {
         if last > before {
             self.oldest.get_or_insert((before.next(), now));
@@ -33,7 +33,7 @@ impl DiskWatch {
         }
     }
 
-    /// Takes note that a record was appended that holds this many slots.
+    /// Counts an appended record, which holds this many slots.
     pub(crate) fn given(&mut self, lsn: Lsn, slots: u64) {
         if slots > 0 {
             self.held.push_back((lsn, slots));
@@ -41,7 +41,7 @@ impl DiskWatch {
         }
     }
 
-    /// Takes note that records through this one are durable. If more came in while the oldest was written,
+    /// Marks records through this one as durable. If more came in while the oldest was written,
     /// their time counts from now on, which is too late by at most one write.
     pub(crate) fn durable(&mut self, lsn: Lsn, now: Time) {
         if let Some((_, since)) = self.oldest.filter(|(oldest, _)| *oldest <= lsn) {

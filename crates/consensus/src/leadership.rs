@@ -173,12 +173,12 @@ impl Leadership {
 
     // Announcements.
 
-    /// Takes note that another replica waits for the decision of this slot.
+    /// Records that another replica waits for the decision of this slot.
     pub(crate) fn awaits(&mut self, slot: Slot) {
         self.awaited = slot;
     }
 
-    /// Takes note that a message told the others that slots through this one are decided.
+    /// Records that a message told the others that slots through this one are decided.
     pub(crate) fn told(&mut self, through: Slot) {
         self.announced = self.announced.max(through);
     }
@@ -222,13 +222,13 @@ impl Leadership {
         due
     }
 
-    /// Takes note that the next heartbeat leaves, which tells the others what is decided.
+    /// Records that the next heartbeat leaves, which tells the others what is decided.
     fn beats(&mut self, me: ReplicaId, decided: Slot) {
         self.told(decided);
         self.rounds.begin(me);
     }
 
-    /// Takes note that a replica answered this heartbeat; returns false if the heartbeat was never sent.
+    /// Records that a replica answered this heartbeat; returns false if the heartbeat was never sent.
     pub(crate) fn answered(&mut self, from: ReplicaId, round: u64) -> bool {
         let sent = round <= self.rounds.last();
         if sent {
@@ -304,7 +304,7 @@ impl Reported {
         }
     }
 
-    /// Takes note that the time that was asked for is over: it can then be asked for again, even for the same time.
+    /// Records that the time that was asked for is over: it can then be asked for again, even for the same time.
     pub(crate) fn woken(&mut self) {
         self.deadline = None;
     }

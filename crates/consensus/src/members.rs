@@ -21,7 +21,7 @@ pub enum Threshold {
 }
 
 impl Threshold {
-    /// The size of the smallest quorums of a group of so many members.
+    /// The size of the smallest quorums of a group of this many members.
     #[must_use]
     pub fn least(self, of: usize) -> usize {
         match self {
@@ -130,7 +130,7 @@ impl VoterSets {
 
 /// The largest number that `count` of these replicas reach, where each has reached `value`.
 fn reached_by(ids: &[ReplicaId], count: usize, value: impl FnMut(ReplicaId) -> u64) -> u64 {
-    debug_assert!(count <= ids.len(), "so many there are");
+    debug_assert!(count <= ids.len(), "there are this many");
     match ids.len() {
         _ if count == 0 => u64::MAX,
         0..=SMALL_GROUP => reached_in::<SMALL_GROUP>(ids, count, value),

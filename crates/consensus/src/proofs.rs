@@ -65,7 +65,7 @@ impl Proofs {
         record.body().prove(self);
     }
 
-    /// Takes note that records are lost here.
+    /// Marks records as lost here.
     pub fn skip(&mut self) {
         if self.has(crate::Bug::RepairAcrossGaps) {
             return;
@@ -75,7 +75,7 @@ impl Proofs {
         self.staged = Staged::default();
     }
 
-    /// Takes note that all is decided through this slot, perhaps with other values than the log holds.
+    /// Records that all is decided through this slot, perhaps with other values than the log holds.
     pub fn cover(&mut self, through: Slot) {
         self.held = self.held.split_off(&through.next());
     }
@@ -97,14 +97,14 @@ impl Proofs {
         self.decided
     }
 
-    /// Takes note that the log holds a batch for which references may stand: that is true whatever else is lost.
+    /// Records that the log holds a batch for which references may stand: that is true whatever else is lost.
     pub(crate) fn hold_batch(&mut self, batch: &Batch) {
         if let Some(id) = batch.id() {
             self.batches.insert(id, batch.clone());
         }
     }
 
-    /// Takes note that, from here on, the log holds these batches in consecutive slots.
+    /// Records that, from here on, the log holds these batches in consecutive slots.
     pub fn hold<'a>(&mut self, first: Slot, batches: impl IntoIterator<Item = (Ballot, &'a Batch)>) {
         let held = batches.into_iter().map(|(ballot, batch)| (ballot, batch.clone()));
         let first_counts = self.has(crate::Bug::RepairKeepsReplaced);
@@ -115,7 +115,7 @@ impl Proofs {
         }
     }
 
-    /// Takes note that, from here on, the log holds nothing from this slot on.
+    /// Records that, from here on, the log holds nothing from this slot on.
     pub(crate) fn cut(&mut self, from: Slot) {
         if self.has(crate::Bug::RepairKeepsReplaced) {
             return;
@@ -123,7 +123,7 @@ impl Proofs {
         self.held.split_off(&from);
     }
 
-    /// Takes note that the ballot of the sequence is at least this one.
+    /// Records that the ballot of the sequence is at least this one.
     pub(crate) fn accepted_in(&mut self, ballot: Ballot) {
         self.sequence = self.sequence.max(ballot);
     }
@@ -134,7 +134,7 @@ impl Proofs {
         self.sequence
     }
 
-    /// Takes note that what the log holds through this slot is decided; `ballots` makes its ballots out of
+    /// Records that what the log holds through this slot is decided; `ballots` makes its ballots out of
     /// the one in which it was proposed.
     pub fn decide(&mut self, through: Slot, ballots: impl Fn(Ballot) -> Ballots) {
         let tail = self.held.split_off(&through.next());
@@ -145,7 +145,7 @@ impl Proofs {
         }
     }
 
-    /// Takes note that a peer told that this is decided.
+    /// Records that a peer told that this is decided.
     pub fn learn(&mut self, slot: Slot, ballots: Ballots, batch: &Batch) {
         self.held.remove(&slot);
         self.decided.insert(slot, (ballots, batch.clone()));

@@ -83,7 +83,7 @@ impl<T> InFlight<T> {
         self.resend_at
     }
 
-    /// Takes note that some slots are proposed.
+    /// Records that some slots are proposed.
     pub(crate) fn begins(&mut self, first: Slot, last: Slot, resend: Resend, more: T) {
         self.resend_at = self.resend_at.min(resend.at());
         self.flights.push_back(Flight { first, last, resend, more });
@@ -141,7 +141,7 @@ impl GapWatch {
         GapWatch { delivered: false, since: now }
     }
 
-    /// Takes note that a slot was delivered.
+    /// Records that a slot was delivered.
     pub(crate) fn delivered(&mut self) {
         self.delivered = true;
     }

@@ -36,7 +36,7 @@ impl ReadRounds {
         self.round
     }
 
-    /// Takes note that a member answered a heartbeat.
+    /// Records that a member answered a heartbeat.
     pub(crate) fn answered(&mut self, from: ReplicaId, round: u64) {
         let last = self.answered.entry(from).or_default();
         *last = (*last).max(round);

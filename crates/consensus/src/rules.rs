@@ -121,7 +121,7 @@ mod tests {
             .collect()
     }
 
-    /// All functions from so many places to the numbers below `below`.
+    /// All functions from this many places to the numbers below `below`.
     fn all(places: u32, below: u64) -> impl Iterator<Item = Vec<u64>> {
         let digit = move |number: u64, place| number / below.pow(place) % below;
         (0..below.pow(places)).map(move |number| (0..places).map(|place| digit(number, place)).collect())

@@ -257,7 +257,7 @@ impl SlotAcceptor {
         }
     }
 
-    /// Whether an answer that came in a ballot is to this leader, which takes note that the sender is there.
+    /// Whether an answer that came in a ballot is to this leader, which records that the sender is there.
     pub fn hears(&mut self, now: Time, from: ReplicaId, ballot: Ballot) -> bool {
         let mine = self.role == Role::Leader && ballot == self.promised;
         if mine {
@@ -320,7 +320,7 @@ impl SlotAcceptor {
         has_room.then(|| self.propose(slot, batch, effects)).map(|lsn| self.rules().leaves_after(lsn))
     }
 
-    /// Takes note that a replica accepted the proposal of a ballot for a slot, and delivers what that decides.
+    /// Records that a replica accepted the proposal of a ballot for a slot, and delivers what that decides.
     pub fn vote(&mut self, slot: Slot, ballot: Ballot, voter: ReplicaId, effects: &mut Effects) {
         let (members, rules) = (&self.members, self.rules());
         let is_quorum = |votes| rules.is_chosen(members, votes);
@@ -328,14 +328,14 @@ impl SlotAcceptor {
         self.deliver(effects);
     }
 
-    /// Takes note that records through this one are durable: the votes of this replica that they hold count.
+    /// Marks records through this one as durable: the votes of this replica that they hold count.
     pub fn durable(&mut self, lsn: Lsn, effects: &mut Effects) {
         while let Some(votes) = self.acceptor.became_durable(lsn) {
             self.vote(votes.first, votes.ballot, self.members.me(), effects);
         }
     }
 
-    /// Takes note that slots through this one are decided, as the leader of a ballot said: where this replica holds
+    /// Records that slots through this one are decided, as the leader of a ballot said: where this replica holds
     /// the proposal of that ballot, it holds what was decided.
     pub fn decide_through(&mut self, through: Slot, ballot: Ballot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(through);

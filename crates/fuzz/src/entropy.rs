@@ -39,7 +39,7 @@ impl<'a> Entropy<'a> {
         self.take(len)
     }
 
-    /// So many of the next bytes, or as many as there are.
+    /// This many of the next bytes, or as many as there are.
     pub(crate) fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;

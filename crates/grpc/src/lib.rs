@@ -37,7 +37,7 @@ pub use head::{Deadline, is_grpc, timeout};
 pub use listen::{
     Accepted, Address, At, Bound, ListenError, Listener, Origin, Remote, Speaks, listen_addresses,
 };
-pub use message::{Checks, ClientMessages, Incoming, RequestBody, begun, framed};
+pub use message::{Checks, ClientMessages, Incoming, RequestBody, begun, framed, framed_with};
 pub use pace::{ComePace, NOT_TAKEN, Pace, TAKE_BYTES_MIN, TAKE_TIMEOUT};
 pub use places::{IDLE_MIN, Mark, Places, Presence};
 pub use sending::{GATHERED_BYTES, HANDED_BYTES, Sender};

@@ -42,6 +42,19 @@ pub fn framed(message: &impl Message) -> Bytes {
     begun(message, message.encoded_len() as u64)
 }
 
+/// A message whose first fields are those of `head`, and whose other fields are encoded already.
+///
+/// # Panics
+/// It has 4 GiB.
+#[must_use]
+pub fn framed_with(head: &impl Message, rest: &[u8]) -> Bytes {
+    let len = head.encoded_len() + rest.len();
+    let mut frame = Vec::with_capacity(PREFIX_BYTES + len);
+    begin(&mut frame, head, len as u64);
+    frame.put_slice(rest);
+    frame.into()
+}
+
 /// The beginning of a message of `len` bytes: its prefix and its first fields.
 ///
 /// # Panics
@@ -49,10 +62,14 @@ pub fn framed(message: &impl Message) -> Bytes {
 #[must_use]
 pub fn begun(head: &impl Message, len: u64) -> Bytes {
     let mut frame = Vec::with_capacity(PREFIX_BYTES + head.encoded_len());
+    begin(&mut frame, head, len);
+    frame.into()
+}
+
+fn begin(frame: &mut Vec<u8>, head: &impl Message, len: u64) {
     frame.put_u8(0);
     frame.put_u32(u32::try_from(len).expect("answers are bounded far below 4 GiB"));
-    head.encode(&mut frame).expect("a vector grows");
-    frame.into()
+    head.encode(frame).expect("a vector grows");
 }
 
 /// What is asked of the messages of a call before each is decoded.
@@ -60,7 +77,7 @@ pub trait Checks {
     /// Most bytes of a message.
     fn bytes_max(&self) -> usize;
 
-    /// The only message of a call has come, with so many bytes and its prefix.
+    /// The only message of a call has come, with this many bytes and its prefix.
     fn came(&self, _bytes: usize) {}
 
     /// How many bytes a message takes once it is decoded, beyond those that every request is charged.

@@ -18,7 +18,7 @@ use crate::pings::Pings;
 /// Once this many bytes are gathered, they are sent before more are taken.
 const GATHERED_BYTES: usize = 64 << 10;
 
-/// Once so many bytes were read, the requests that they belong to have their turn: before they take the frames, each
+/// Once this many bytes were read, the requests that they belong to have their turn: before they take the frames, each
 /// costs `h2` more than it has bytes, and a connection with more than a few thousand of them ends. These bytes are some
 /// 1,600 of the smallest frames.
 const READ_TURN_BYTES: usize = 16 << 10;

@@ -57,7 +57,7 @@ impl ComePace {
         })
     }
 
-    /// So many bytes have come.
+    /// This many bytes have come.
     pub fn came(&mut self, bytes: usize) {
         self.bytes += bytes;
         if self.bytes >= TAKE_BYTES_MIN {
@@ -162,7 +162,7 @@ mod tests {
         assert!(broken_off.message().ends_with("nothing of it came for ten seconds"), "{broken_off}");
     }
 
-    /// How long a body lasts of which so many bytes come every five seconds, for an hour at most.
+    /// How long a body lasts of which this many bytes come every five seconds, for an hour at most.
     async fn lasts(bytes: usize) -> Duration {
         let (mut pace, began) = (ComePace::default(), Instant::now());
         while began.elapsed() < Duration::from_secs(3600)

@@ -185,7 +185,7 @@ mod tests {
         pings
     }
 
-    /// After so many pings there are too many.
+    /// After this many pings there are too many.
     fn too_many_after(pings: &mut Pings, between: impl Fn(&mut Pings)) -> Option<usize> {
         (1..=20).find(|_| {
             pings.came(A_PING);

@@ -236,7 +236,7 @@ pub struct Presence {
 }
 
 impl Places {
-    /// So many places.
+    /// This many places.
     pub fn new(max: u32) -> Places {
         Places { max, all_give_way: false, state: Arc::default(), empty: Arc::default() }
     }

@@ -15,7 +15,7 @@ use synod_wire::{DecodeError, Encoded, GROUPS_SINCE, GroupId, Reader, ReplicaId,
 /// The group in the header of a frame whose messages are of several groups.
 pub const BUNDLE: GroupId = GroupId(u16::MAX);
 
-/// A message of at most so many bytes goes with others: copying it costs less than a frame of its own.
+/// A message of at most this many bytes goes with others: copying it costs less than a frame of its own.
 const SMALL_BYTES_MAX: usize = 512;
 
 /// About the most bytes of messages that go together.

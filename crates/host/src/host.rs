@@ -18,6 +18,9 @@ use synod_wire::{Ballots, Batch, CommandKind, GroupId, Lsn, ReplicaId, Slot, Tim
 
 use crate::clients::{Commands, Queries};
 
+/// What a caller steps at most before what it caused leaves: it bounds the delay of the first input.
+pub const BURST_MAX: usize = 512;
+
 /// All groups are looked at that often, whether or not something touches them.
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -37,14 +37,14 @@ struct OfGroup<R> {
 /// The files of a group that stay. All others are to be deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// So many, the newest.
+    /// This many, the newest.
     Newest(usize),
     /// Those of these slots.
     Slots(Vec<Slot>),
 }
 
 impl<R> SnapshotBook<R> {
-    /// The book of so many groups; `merged` are the files that are there, if the groups are merged.
+    /// The book of this many groups; `merged` are the files that are there, if the groups are merged.
     #[must_use]
     pub fn new(groups: usize, merged: Option<MergedFiles>) -> SnapshotBook<R> {
         let groups = (0..groups).map(|_| OfGroup { receiving: None, served: None }).collect();

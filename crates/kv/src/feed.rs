@@ -4,7 +4,7 @@
 //! not make the store wait. What a feed missed, it finds in a [`View`], which holds the history since the last
 //! compaction.
 
-use std::{fmt, mem};
+use std::{fmt, mem, sync::Arc};
 
 use bytes::Bytes;
 use prost::{Message, encoding::encode_varint};
@@ -51,6 +51,15 @@ pub trait Feed: fmt::Debug + Send + Sync {
     /// Something has changed that is not told: a snapshot has replaced the state, or a command has changed more keys
     /// than it makes events for.
     fn missed(&self);
+}
+
+/// A receiver of what there is before each compaction. It must return at once, too.
+pub trait Compactions: fmt::Debug + Send + Sync {
+    /// See [`Feed::compacting`].
+    fn compacting(self: Arc<Self>, revision: i64, before: &dyn Fn() -> View);
+
+    /// The store is replaced by another one, which may have had other contents at these revisions.
+    fn replaced(&self);
 }
 
 /// The changes of one command.

@@ -17,7 +17,7 @@
 //! - The lease ends when they have added its time to live.
 //!
 //! When very many leases are granted or renewed at once, some have their turns with later ticks than a and b, since a
-//! tick counts only so many: they end later.
+//! tick counts only this many: they end later.
 //!
 //! There is one exception: the proposer of c may have proposed another tick before p, to the very instant to which b
 //! moved the clock. It counts from that proposal then (`ClockView::shows`). But b is the tick of another replica, or of
@@ -63,7 +63,7 @@ const STANDSTILL_MS: u64 = 3 * SHOWN_MS;
 
 /// Leases that end with one tick. The others follow with the next ticks.
 const ENDED_MAX: usize = 256;
-/// No further lease ends with a tick that has deleted so many keys. All keys of a lease go at one revision.
+/// No further lease ends with a tick that has deleted this many keys. All keys of a lease go at one revision.
 const ENDED_KEYS_MAX: usize = 512;
 /// Leases whose time one tick begins to count, and leases to which it gives a later end. The executor works for about
 /// 1 µs for each. The others follow with the next ticks, so they end later.
@@ -101,7 +101,7 @@ pub(crate) struct Lease {
 /// When a lease ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Its time counts once the clock has moved so many times.
+    /// Its time counts once the clock has moved this many times.
     After(u8),
     /// It ends when the clock shows this.
     At(u64),

@@ -49,7 +49,7 @@ pub use auth::{AuthFeed, ROOT, Shown, Token, shown};
 pub use budget::PAGE_BYTES;
 pub use error::KvError;
 pub use etcd_db::{Backup, BackupError, BackupStatus, Bump, Restored};
-pub use feed::{Change, Commit, Event, Feed, View};
+pub use feed::{Change, Commit, Compactions, Event, Feed, View};
 pub use planted::KvBug;
 #[cfg(feature = "planted-bugs")]
 pub use planted::plant;

@@ -132,7 +132,7 @@ struct Chosen<'a, 'r> {
     value_bytes: usize,
 }
 
-/// At least so many pairs are kept between two sorts, however few are wanted.
+/// At least this many pairs are kept between two sorts, however few are wanted.
 const KEPT_MIN: usize = 64;
 
 impl<'a, 'r> Chosen<'a, 'r> {

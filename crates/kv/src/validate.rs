@@ -65,8 +65,8 @@ impl Default for Limits {
 /// command, where it lies one message deeper; prost decodes 100 messages deep, and each transaction takes two.
 pub const TXN_DEPTH_MAX: usize = 48;
 
-/// A transaction and those nested in it have at most so many times as many operations and comparisons as one list of a
-/// transaction may have. The three lists of a transaction that is not nested have three times as many.
+/// A transaction and those nested in it have at most this many times as many operations and comparisons as one list of
+/// a transaction may have. The three lists of a transaction that is not nested have three times as many.
 const TXN_OPS_TOTAL_FACTOR: usize = 16;
 
 /// Checks a command.

@@ -1,12 +1,12 @@
-//! The models of consensus in rounds: how long a good period must be until so many instances are decided (Santos 2012,
-//! chapter 4), and how long an instance takes with rounds that carry all instances (chapter 5).
+//! The models of consensus in rounds: how long a good period must be until this many instances are decided (Santos
+//! 2012, chapter 4), and how long an instance takes with rounds that carry all instances (chapter 5).
 //!
 //! Lengths are multiples of Δ, the longest delay of a message, and of Φ, the longest time of a step; `rho` is β/α, the
 //! ratio of the fastest and the slowest clock.
 
 use std::ops::{Add, Mul, Sub};
 
-/// A length of time: so many Δ and so many Φ.
+/// A length of time: this many Δ and this many Φ.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Length {
     /// Multiples of Δ.
@@ -16,7 +16,7 @@ pub struct Length {
 }
 
 impl Length {
-    /// So many Δ and so many Φ.
+    /// This many Δ and this many Φ.
     #[must_use]
     pub const fn new(delays: f64, steps: f64) -> Length {
         Length { delays, steps }
@@ -146,13 +146,13 @@ pub fn uniform_round(n: f64, rho: f64) -> Length {
     longest(rho, Length::new(2.0, 2.0 * n - 1.0)) + Length::new(0.0, n)
 }
 
-/// A good period in which so many rounds in a row are uniform (Theorem 4.1).
+/// A good period in which this many rounds in a row are uniform (Theorem 4.1).
 #[must_use]
 pub fn uniform_rounds(n: f64, rho: f64, rounds: f64) -> Length {
     uniform_round(n, rho) * (rounds + 1.0) + Length::new(1.0, n)
 }
 
-/// A good period in which so many phases in a row decide, synchronised by a coordinator (Theorem 4.2).
+/// A good period in which this many phases in a row decide, synchronised by a coordinator (Theorem 4.2).
 #[must_use]
 pub fn good_phases(n: f64, rho: f64, phases: f64) -> Length {
     let decision = Length::new(2.0, 2.0 * n - 3.0);

@@ -144,7 +144,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Executes commands of so many bytes together.
+/// Executes commands of this many bytes together.
 async fn fill(node: &Node, bytes: usize) -> Result<(), Failure> {
     let handle = node.handle();
     while handle.status().leader.is_none() {

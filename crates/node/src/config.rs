@@ -120,7 +120,7 @@ pub struct Merging {
 }
 
 impl Merging {
-    /// So many groups, a batch of each in turn.
+    /// This many groups, a batch of each in turn.
     #[must_use]
     pub fn of(groups: u16) -> Merging {
         Merging { groups, take: Take::MIN, skips: Skips::default() }

@@ -31,7 +31,7 @@ pub enum ConfigError {
         /// Their `host:port`.
         address: String,
     },
-    /// The group would begin with so many members.
+    /// The group would begin with this many members.
     #[error("{0} members; at most {MEMBERS_MAX}")]
     TooManyMembers(usize),
     /// An id is out of range.

@@ -93,7 +93,7 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
         let wait = self.wait();
         // A timer of no time is not ready at once.
-        if arrived || !self.executing.is_empty() || wait.is_zero() || timer.poll(cx, wait) {
+        if arrived || !self.common.execution.is_idle() || wait.is_zero() || timer.poll(cx, wait) {
             return Poll::Ready(Ok(None));
         }
         Poll::Pending

@@ -1,14 +1,14 @@
 //! The executor's thread: applies decided batches of each group in order, answers queries, freezes and restores states.
 
 use std::{
+    ops::ControlFlow,
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
-use synod_host::Reads;
+use synod_host::{Part, Reads};
 use synod_replica::{
-    Answer, Begun, Event, Executor, Frozen, Installed, Outcome, Replaced, RequestError, SnapshotInfo,
-    StateMachine,
+    Answer, Event, Executor, Frozen, Installed, Outcome, Replaced, RequestError, SnapshotInfo, StateMachine,
 };
 use synod_storage::SnapshotStore;
 use synod_sync::{
@@ -94,14 +94,7 @@ pub(crate) struct ExecutorStage<S> {
     /// Queries that wait for a slot.
     pub(crate) waiting: Reads<Slot, Queries>,
     /// A batch of which a part is executed. The source of the jobs lets the rest follow before anything else.
-    pub(crate) begun: Option<Part>,
-}
-
-/// A batch that is being executed, and those who wait for the outcomes of its commands.
-pub(crate) struct Part {
-    begun: Begun,
-    batch: Batch,
-    replies: Vec<(usize, Reply)>,
+    pub(crate) begun: Option<Part<Reply>>,
 }
 
 /// Jobs taken before the protocol is told how far execution is.
@@ -115,18 +108,18 @@ pub(crate) enum Executors<S> {
 }
 
 impl<S: StateMachine> Executors<S> {
-    /// Does one job, or a part of it if that takes longer than `until`; the events that the replicas of groups are to
-    /// be told.
+    /// Does one job, or a part of it if `is_over` says that it is time for something else; the events that the replicas
+    /// of groups are to be told.
     pub(crate) fn run_job(
         &mut self,
         group: GroupId,
         job: Job,
-        until: Option<Instant>,
+        is_over: impl FnMut() -> bool,
     ) -> Vec<(GroupId, Event)> {
         let (began, worked_before) = (Instant::now(), processor_time());
         let events = match self {
             Executors::Each(stages) => {
-                let event = stages[usize::from(group.0)].run_job(job, until);
+                let event = stages[usize::from(group.0)].run_job(job, is_over);
                 event.into_iter().map(|event| (group, event)).collect()
             }
             Executors::Merged(stage) => stage.run_job(group, job),
@@ -161,7 +154,7 @@ impl<S: StateMachine> Executors<S> {
                 }
                 let mut job = Some(job);
                 while let Some(next) = job.take() {
-                    for (group, event) in self.run_job(group, next, None) {
+                    for (group, event) in self.run_job(group, next, || false) {
                         // A failed send means that the protocol's thread has ended; the stop follows.
                         let _ = protocol.send(Input::Event(group, event));
                     }
@@ -208,26 +201,25 @@ impl<S: StateMachine> Executors<S> {
 }
 
 impl<S: StateMachine> ExecutorStage<S> {
-    /// Does one job, or a part of it if that takes longer than `until`; the event that the replica is to be told, if
-    /// there is one.
+    /// Does one job, or a part of it if `is_over` says that it is time for something else; the event that the replica
+    /// is to be told, if there is one.
     ///
     /// # Panics
     /// The job before was not done, and something other than its rest comes.
-    pub(crate) fn run_job(&mut self, job: Job, until: Option<Instant>) -> Option<Event> {
+    pub(crate) fn run_job(&mut self, job: Job, is_over: impl FnMut() -> bool) -> Option<Event> {
         let goes_on = matches!(job, Job::GoOn | Job::Stop);
         assert!(goes_on || self.begun.is_none(), "a batch is executed whole before anything else is done");
         match job {
             Job::Execute { slot, ballots, batch, replies } => {
-                let begun = self.executor.begin_of(GroupId::FIRST, slot, ballots, &batch);
-                self.begun = Some(Part { begun, batch, replies });
-                self.go_on(until);
+                self.begun = Some(Part::begin(&mut self.executor, slot, ballots, batch, replies));
+                self.go_on(is_over);
             }
             Job::Query { slot, queries } if slot <= self.executor.applied() => {
                 answer(&self.executor, queries)
             }
             Job::Query { slot, queries } => self.waiting.push(slot, queries),
             Job::QueryAt { slots, queries } => {
-                return self.run_job(Job::Query { slot: slots[0], queries }, until);
+                return self.run_job(Job::Query { slot: slots[0], queries }, is_over);
             }
             Job::Freeze => {
                 let slot = self.executor.applied();
@@ -241,7 +233,7 @@ impl<S: StateMachine> ExecutorStage<S> {
             Job::Cut(reply) => {
                 let _ = reply.send(vec![self.executor.applied()]);
             }
-            Job::GoOn => self.go_on(until),
+            Job::GoOn => self.go_on(is_over),
             Job::Stop => {}
         }
         None
@@ -249,15 +241,15 @@ impl<S: StateMachine> ExecutorStage<S> {
 
     /// Executes the batch that was begun, or a part of it. Nobody learns of a part: what waits for the slot is told
     /// once the batch is done.
-    fn go_on(&mut self, until: Option<Instant>) {
-        let Some(Part { mut begun, batch, replies }) = self.begun.take() else { return };
-        let is_over = || until.is_some_and(|until| Instant::now() >= until);
-        if !self.executor.go_on(&mut begun, &batch, |place| awaits(&replies, place), is_over) {
-            self.begun = Some(Part { begun, batch, replies });
-            return;
+    fn go_on(&mut self, is_over: impl FnMut() -> bool) {
+        let Some(part) = self.begun.take() else { return };
+        match part.go_on(&mut self.executor, awaits, is_over) {
+            ControlFlow::Continue(rest) => self.begun = Some(rest),
+            ControlFlow::Break((replies, outcomes)) => {
+                reply_to(replies, outcomes);
+                self.applied_more();
+            }
         }
-        reply_to(replies, begun.into_outcomes());
-        self.applied_more();
     }
 
     /// Shows how far the state is.

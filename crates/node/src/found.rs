@@ -11,7 +11,7 @@ use synod_wire::{GroupId, Groups, Lsn, ReplicaId, Slot};
 
 use crate::{
     Config, Lacking, Merging, Origin, StartError,
-    alone::{Company, Verdict},
+    lone_replica::{OtherHolders, Verdict},
 };
 
 /// What was found on disk.
@@ -69,7 +69,8 @@ pub(crate) fn open<S: StateMachine>(
     origins.reverse();
     let peers = PeerBook::open(&data_dir)?;
     let lives = Lives::begin(&data_dir)?;
-    let company = Company::in_all(origins.iter().map(|origin| Company::of(config.me, &origin.present)));
+    let others =
+        OtherHolders::in_all(origins.iter().map(|origin| OtherHolders::of(config.me, &origin.present)));
     // With whom the groups begin is the same for all of them.
     let first = others_at_first(&origins[0], config.me);
     let mut states = Vec::new();
@@ -104,10 +105,10 @@ pub(crate) fn open<S: StateMachine>(
     let verdict = match (&found.damage, &found.loss) {
         (Some(_), _) if recovering => None,
         (Some(damage), _) => {
-            last_lsn = set_aside(&data_dir, company, damage, &mut wal, &mut records, held)?;
+            last_lsn = set_aside(&data_dir, others, damage, &mut wal, &mut records, held)?;
             Some(Verdict::Learn)
         }
-        (None, Some(loss)) => Some(judge_loss(config, &data_dir, company, loss, recovering)?),
+        (None, Some(loss)) => Some(judge_loss(config, &data_dir, others, loss, recovering)?),
         (None, None) => None,
     };
     if verdict.is_some() {
@@ -138,18 +139,20 @@ pub(crate) fn open<S: StateMachine>(
 /// number of its last record. `held` are the slots of the groups' snapshots.
 fn set_aside(
     data_dir: &DataDir,
-    company: Company,
+    others: OtherHolders,
     damage: &Damage,
     wal: &mut Wal,
     records: &mut [Vec<(Lsn, LogRecord)>],
     held: impl Iterator<Item = Slot>,
 ) -> Result<Lsn, StartError> {
-    match company {
-        Company::Nobody => {
+    match others {
+        OtherHolders::Nobody => {
             return Err(StartError::DamagedAlone(Lacking::Damage(damage.clone()), data_dir.wal()));
         }
-        Company::Learners => return Err(StartError::LostBeforeLearners(Lacking::Damage(damage.clone()))),
-        Company::Voters => {}
+        OtherHolders::Learners => {
+            return Err(StartError::LostBeforeLearners(Lacking::Damage(damage.clone())));
+        }
+        OtherHolders::Voters => {}
     }
     // What can still be read may be older than what was promised. But what it proves to be decided is so.
     for (records, held) in records.iter_mut().zip(held) {
@@ -174,11 +177,11 @@ fn set_aside(
 fn judge_loss(
     config: &Config,
     data_dir: &DataDir,
-    company: Company,
+    others: OtherHolders,
     loss: &Loss,
     recovering: bool,
 ) -> Result<Verdict, StartError> {
-    let verdict = match company.verdict(loss) {
+    let verdict = match others.verdict(loss) {
         Verdict::GoOnIfTold if config.accept_lost_log => Verdict::GoOn,
         verdict => verdict,
     };
@@ -215,7 +218,7 @@ fn open_state(
     let (disk, dir) = (Arc::clone(&config.disk), data_dir.snapshots_of(group));
     let store = Arc::new(SnapshotStore::open_on(disk, &dir, config.cluster)?);
     let latest = store.latest()?;
-    if matches!(Company::of(config.me, &origin.present), Company::Voters) && !recovering {
+    if matches!(OtherHolders::of(config.me, &origin.present), OtherHolders::Voters) && !recovering {
         // Where nobody else has another one, it stays where it is: the disk may read it tomorrow.
         store.set_aside(&latest.damaged)?;
     }

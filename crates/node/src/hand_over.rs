@@ -6,7 +6,7 @@ use synod_sync::{thread, time::Instant};
 
 use synod_wire::ReplicaId;
 
-use crate::{Handle, Node, apart::apart};
+use crate::{Handle, Node, blocking::blocking};
 
 /// How long a hand-over may take. A successor that has everything needs two round trips.
 const HAND_OVER_MAX: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ impl Node {
         }
         let (handles, me) = (self.handles().to_vec(), self.me());
         // Where the system gives no thread, the others elect.
-        let _ = apart("hand-over", move || hand_over_all(&handles, me)).await;
+        let _ = blocking("hand-over", move || hand_over_all(&handles, me)).await;
     }
 
     /// [`Node::hand_over`] for callers that are not asynchronous: it blocks for at most about a second.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use synod_consensus::Role;
-use synod_host::{Effect, Entry, Execution, Progress, ReadAt};
+use synod_host::{Effect, Entry, Progress, ReadAt};
 use synod_replica::{Action, Fork, Group, Mark, Replica, ReplicaStatus};
 use synod_storage::Reached;
 use synod_sync::{channel::Sender, time::Instant};
@@ -35,8 +35,6 @@ const STRANDED_AFTER: Duration = Duration::from_secs(30);
 /// One group of replicas, as the threads of this node serve it; its replica is the host's.
 pub(crate) struct Hosted {
     pub(crate) group: GroupId,
-    /// What is to be executed.
-    pub(crate) execution: Execution<Job>,
     /// The thread that executes it, unless this one does.
     pub(crate) executor: Option<Sender<(GroupId, Job)>>,
     pub(crate) shared: Arc<Shared>,
@@ -94,13 +92,13 @@ impl Hosted {
                 // One look at the clock for all, and none for a batch without clients of this replica.
                 let now = (!clients.is_empty()).then(Instant::now);
                 let replies = clients.into_iter().map(|(place, reply)| (place, reply.ordered(now))).collect();
-                self.execution.push(Job::Execute { slot, ballots, batch, replies });
+                common.execution.push(self.group, Job::Execute { slot, ballots, batch, replies });
             }
             Effect::Read(ReadAt::Slot(slot), queries) => {
-                self.execution.push(Job::Query { slot, queries: confirmed(queries) });
+                common.execution.push(self.group, Job::Query { slot, queries: confirmed(queries) });
             }
             Effect::Read(ReadAt::Slots(slots), queries) => {
-                self.execution.push(Job::QueryAt { slots, queries: confirmed(queries) });
+                common.execution.push(self.group, Job::QueryAt { slots, queries: confirmed(queries) });
             }
             Effect::ReadFailed(queries, error) => {
                 queries.into_iter().for_each(|(_, reply)| reply.send(Err(error)));
@@ -112,9 +110,9 @@ impl Hosted {
 
     /// Hands the jobs over to the thread that executes, if that is another one than this. That comes after all else: a
     /// caller that is told that the group has changed may ask at once which replicas are in it now.
-    pub(crate) fn hand_over(&mut self) {
+    pub(crate) fn hand_over(&self, common: &mut Common) {
         if let Some(executor) = &self.executor {
-            for job in self.execution.hand_over() {
+            for job in common.execution.hand_over(self.group) {
                 // A failed send means that the replica is stopping.
                 let _ = executor.send((self.group, job));
             }
@@ -155,7 +153,7 @@ impl Hosted {
                 }
                 self.shared.retired.store(true, SeqCst);
             }
-            Action::TakeSnapshot => self.execution.push(Job::Freeze),
+            Action::TakeSnapshot => common.execution.push(self.group, Job::Freeze),
             Action::ReadChunk { to, slot, offset, len_max } => {
                 self.to_snapshots(common, SnapshotJob::ReadChunk { to, slot, offset, len_max });
             }

@@ -44,8 +44,7 @@
 //! Waking a thread costs more than most of what it is told. So the log and the executor publish how far they are, and
 //! wake the protocol's thread only if it waits for that: a leader for its own disk, a replica whose execution lags.
 
-mod alone;
-mod apart;
+mod blocking;
 mod config;
 mod error;
 mod event_loop;
@@ -58,6 +57,7 @@ mod handle;
 mod hosted;
 mod inputs;
 mod log;
+mod lone_replica;
 mod meeting;
 mod merged;
 mod metrics;

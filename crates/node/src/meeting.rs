@@ -99,7 +99,7 @@ impl Meetings {
     }
 }
 
-/// Takes note that a peer knows a later life of this replica, or another one of the same number, so that this
+/// Records that a peer knows a later life of this replica, or another one of the same number, so that this
 /// life must not go on. Returns the reason, for people. The next start begins without memory; but not that of the
 /// only voter (`alone`), whose log is the only copy of what it decided, and which has no other to learn from.
 pub(crate) fn outlived(lives: &Lives, by: ReplicaId, stranger: &Stranger, alone: bool) -> String {

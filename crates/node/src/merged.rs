@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use synod_host::Reads;
+use synod_host::{MERGED_BATCHES_MAX, Reads};
 use synod_replica::{Event, Executor, MergedExecutor, RequestError, Restored, SnapshotInfo, StateMachine};
 use synod_storage::SnapshotStore;
 use synod_sync::{channel::Sender, time::Instant};
@@ -32,9 +32,6 @@ pub(crate) struct MergedStage<S> {
     /// The last job left batches that have their turn.
     has_more: bool,
 }
-
-/// Batches that a job executes at most: a batch that comes last may give many others their turn.
-const BATCHES_MAX: usize = 64;
 
 /// Those who wait for the outcomes of a batch's commands, with the places of these.
 type Replies = Vec<(usize, Reply)>;
@@ -134,7 +131,7 @@ impl<S: StateMachine> MergedStage<S> {
     /// Executes what has its turn.
     fn execute(&mut self) {
         self.has_more = true;
-        for _ in 0..BATCHES_MAX {
+        for _ in 0..MERGED_BATCHES_MAX {
             let executed = self.merged.execute(|replies, place| awaits(replies, place));
             let Some((group, _, replies, outcomes)) = executed else {
                 self.has_more = false;

@@ -24,12 +24,12 @@ use tokio::sync::Notify;
 
 use crate::{
     Config, ConfigError, Ended, Handle, Lacking, Origin, StartError,
-    alone::is_only_voter,
-    apart::apart,
+    blocking::blocking,
     executor::Job,
     found::{Found, FoundGroup, open, others_at_first},
     inputs::Queue,
     log::LogJob,
+    lone_replica::is_only_voter,
     meeting::{Meetings, outlived, write_what_is_heard},
     origin::peers_of,
     protocol::{Clock, Input, addressed, peers as peers_in},
@@ -246,7 +246,7 @@ impl Node {
     /// See [`StartError`].
     pub async fn start_groups<S: StateMachine>(config: Config, machines: Vec<S>) -> Result<Node, StartError> {
         let start = move || Node::start_groups_blocking(config, machines);
-        apart("start", start).await.map_err(StartError::Thread)?
+        blocking("start", start).await.map_err(StartError::Thread)?
     }
 
     /// [`Node::start_groups`] for callers that are not asynchronous: it blocks for the disk.
@@ -495,7 +495,7 @@ impl Node {
     async fn stop_apart(self, stop: fn(Node)) -> Result<(), Ended> {
         let end = Arc::clone(&self.end);
         // Where the system gives no thread, the replica is dropped here, and that stops it too.
-        let _ = apart("stop", move || stop(self)).await;
+        let _ = blocking("stop", move || stop(self)).await;
         end.reason().unwrap_or(Ok(()))
     }
 

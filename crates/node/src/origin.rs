@@ -12,7 +12,7 @@ use synod_wire::{
     ClusterId, DecodeError, Format, GROUPS_MAX, GroupId, Groups, Reader, ReplicaId, Writer, Written,
 };
 
-use crate::apart::apart;
+use crate::blocking::blocking;
 
 /// What a replica must know to begin or to join, and which members there are. It is kept in the data
 /// directory from the first start on, for each group, written again with each change of the group, and given to
@@ -151,7 +151,7 @@ impl Origin {
     ) -> Result<Origin, AskError> {
         let addresses: Vec<String> = addresses.into_iter().map(Into::into).collect();
         let ask = move || Origin::ask_blocking(addresses.iter().map(String::as_str), tls.as_ref(), timeout);
-        apart("ask", ask)
+        blocking("ask", ask)
             .await
             .map_err(|error| AskError::Silent(vec![format!("no thread to ask: {error}")]))?
     }

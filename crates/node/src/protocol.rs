@@ -4,11 +4,11 @@
 //! ([`crate::Threads::Compact`]): then it writes to sockets as much as they take at once, reads from them what is
 //! there, and executes for a bounded time.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use synod_consensus::{Link, To};
-use synod_host::{self as host, Bundles, Host, Parting};
+use synod_host::{self as host, BURST_MAX, Bundles, Host, Parting, Turns};
 use synod_replica::{
     Event, Group, LogBegin, LogFrom, LogPart, Met, PeerMessage, Replica, RequestError, SessionCommand,
     StateMachine,
@@ -74,13 +74,6 @@ pub(crate) enum Input {
     Stop,
 }
 
-/// Events and requests taken before what they caused leaves: bounds the delay of the first of them.
-const BURST_MAX: usize = 512;
-
-/// How long commands are executed here before the thread looks at its inputs again. Longer turns would delay
-/// heartbeats, and shorter ones would make more of the wake-ups that executing here saves.
-const EXECUTION_TURN: Duration = Duration::from_millis(2);
-
 /// All groups that this node hosts, and everybody that they hand work to. A burst of inputs steps those groups that it
 /// concerns; only they are then flushed, and what they want written or sent leaves together.
 pub(crate) struct ProtocolStage<S> {
@@ -93,8 +86,6 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) inbox: Option<Box<dyn Inbox>>,
     /// Where this is a task, if it is one.
     pub(crate) task: Option<Task>,
-    /// Groups for which something waits to be executed here.
-    pub(crate) executing: VecDeque<GroupId>,
     /// What executes, if commands are executed here.
     pub(crate) executors: Option<Executors<S>>,
     pub(crate) common: Common,
@@ -104,6 +95,8 @@ pub(crate) struct ProtocolStage<S> {
 pub(crate) struct Common {
     pub(crate) me: ReplicaId,
     pub(crate) clock: Clock,
+    /// What is to be executed.
+    pub(crate) execution: Turns<Job>,
     pub(crate) log: Sender<LogJob>,
     /// What the present burst gives to the log.
     pub(crate) job: LogJob,
@@ -209,7 +202,7 @@ impl<S: StateMachine> ProtocolStage<S> {
     /// # Errors
     /// Nobody can send inputs any more.
     fn next(&mut self, wait: Duration) -> Result<Option<Input>, RecvTimeoutError> {
-        let wait = if self.executing.is_empty() { wait } else { Duration::ZERO };
+        let wait = if self.common.execution.is_idle() { wait } else { Duration::ZERO };
         let Some(inbox) = &mut self.inbox else {
             return match self.inputs.queue.recv_timeout(wait) {
                 Ok(input) => Ok(Some(input)),
@@ -315,11 +308,8 @@ impl<S: StateMachine> ProtocolStage<S> {
 
     /// Something is to be executed here.
     fn push_job(&mut self, group: GroupId, job: Job) {
-        let execution = &mut self.hosted[usize::from(group.0)].execution;
-        execution.push(job);
-        if execution.wake() {
-            self.executing.push_back(group);
-        }
+        self.common.execution.push(group, job);
+        self.common.execution.find(&[group]);
     }
 
     /// Tells the groups what has become durable and what was executed since the last look, as of the instant that it
@@ -339,50 +329,23 @@ impl<S: StateMachine> ProtocolStage<S> {
     /// Executes for a while what waits to be executed here, in turns for all groups. It comes after everything that the
     /// burst wants sent and written has left.
     fn execute(&mut self) {
-        self.find_jobs();
-        if self.executing.is_empty() {
-            return;
-        }
-        let (began, mut changed) = (Instant::now(), false);
-        while let Some(group) = self.executing.pop_front() {
-            let job = self.hosted[usize::from(group.0)].execution.begin();
-            let executors = self.executors.as_mut();
-            let until = Some(began + EXECUTION_TURN);
-            let events = job.zip(executors).map(|(job, executors)| executors.run_job(group, job, until));
-            for (group, event) in events.into_iter().flatten() {
-                let now = self.common.clock.now();
-                self.host.step(now, host::Input::Event(group, event));
+        let Common { clock, execution, .. } = &mut self.common;
+        execution.find(self.host.touched());
+        let Some(executors) = self.executors.as_mut().filter(|_| !execution.is_idle()) else { return };
+        let (clock, began, mut changed) = (*clock, Instant::now(), false);
+        execution.turn(clock.now(), |group, job, until| {
+            for (group, event) in executors.run_job(group, job, || clock.now() >= until) {
+                self.host.step(clock.now(), host::Input::Event(group, event));
                 changed = true;
             }
-            let execution = &mut self.hosted[usize::from(group.0)].execution;
-            if self.executors.as_ref().is_some_and(|executors| executors.has_more(group)) {
-                execution.goes_on(Job::GoOn);
-            } else {
-                execution.done();
-            }
-            execution.sleep();
-            if execution.wake() {
-                self.executing.push_back(group);
-            }
-            if began.elapsed() >= EXECUTION_TURN {
-                break;
-            }
-        }
+            (executors.has_more(group).then_some(Job::GoOn), clock.now())
+        });
         self.hosted[0].shared.executor_busy.since(began);
         if changed {
-            let now = self.common.clock.now();
+            let now = clock.now();
             self.host.flush(now);
             self.carry_out(now);
-            self.find_jobs();
-        }
-    }
-
-    /// Notes which of the touched groups have something to execute here.
-    fn find_jobs(&mut self) {
-        for &group in self.host.touched() {
-            if self.hosted[usize::from(group.0)].execution.wake() {
-                self.executing.push_back(group);
-            }
+            self.common.execution.find(self.host.touched());
         }
     }
 
@@ -398,7 +361,7 @@ impl<S: StateMachine> ProtocolStage<S> {
         if common.failed.is_some() {
             return;
         }
-        self.host.touched().iter().for_each(|group| hosted[usize::from(group.0)].hand_over());
+        self.host.touched().iter().for_each(|group| hosted[usize::from(group.0)].hand_over(common));
         let transport = &common.transport;
         common.bundles.leave(|version, group, to, body| transport.send_in(version, group, to, body));
         transport.flush();

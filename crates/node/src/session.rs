@@ -13,7 +13,7 @@ use synod_sync::{thread, time::Instant};
 use synod_wire::SessionId;
 use tokio::sync::{self, Semaphore};
 
-use crate::{Handle, apart::apart};
+use crate::{Handle, blocking::blocking};
 
 /// How long a session waits before it sends a request again that failed at once. Each further time it waits twice as
 /// long, up to the longest pause.
@@ -322,7 +322,7 @@ impl Pauses {
     async fn wait(&self, since: Instant, pause: Duration) -> bool {
         let _turn = self.turn.lock().await;
         let left = pause.saturating_sub(since.elapsed());
-        left.is_zero() || apart("pause", move || thread::sleep(left)).await.is_ok()
+        left.is_zero() || blocking("pause", move || thread::sleep(left)).await.is_ok()
     }
 }
 

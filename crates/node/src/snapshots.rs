@@ -228,7 +228,7 @@ impl SnapshotStage {
         }
     }
 
-    /// Takes note that merged groups have gone on from a file that was received, or that it cannot be read.
+    /// Merged groups have gone on from a file that was received, or it cannot be read.
     fn restored(&mut self, group: GroupId, slot: Slot, sound: bool) {
         let Some(kept) = self.book.restored(group, slot, sound) else { return };
         if let Err(error) = self.groups[usize::from(group.0)].store.retain_only(&kept) {
@@ -455,7 +455,7 @@ mod tests {
         }
     }
 
-    /// A state after so many batches of the busy group and so many skips of the quiet one.
+    /// A state after this many batches of the busy group and this many skips of the quiet one.
     fn executed(batches: u64, skips: u64) -> Executor<Tape> {
         let group = || Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
         let mut executor = Executor::merged(Tape::default(), [group(), group()], Take::MIN);

@@ -29,14 +29,14 @@ impl Watch {
         self.seen().dir = dir.to_owned();
     }
 
-    /// Takes note that the replica says something that rests on a record.
+    /// Records that the replica says something that rests on a record.
     pub(crate) fn said(&self, to: ReplicaId, body: &Encoded, after: Lsn) {
         if after > Lsn::ZERO {
             self.seen().said.push_back((to, after, body.to_bytes()));
         }
     }
 
-    /// Takes note that the log's thread is given a record.
+    /// Records that the log's thread is given a record.
     pub(crate) fn given(&self, lsn: Lsn) {
         self.seen().given = lsn;
     }

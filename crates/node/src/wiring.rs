@@ -1,8 +1,8 @@
 //! The stages of a replica, and the queues between them.
 
-use std::{collections::VecDeque, io, sync::atomic::AtomicU64};
+use std::{io, sync::atomic::AtomicU64};
 
-use synod_host::{Bundles, Entry, Host, Parting, SnapshotBook, Started};
+use synod_host::{Bundles, Entry, Host, Parting, SnapshotBook, Started, Turns};
 use synod_replica::{Executor, MergedFiles, Pace, StateMachine};
 use synod_storage::{DataDir, PeerBook, Wal};
 use synod_sync::{
@@ -222,7 +222,6 @@ impl Wiring {
         let Begun { group, replica, actions, shared, origin, executed, settles_at, .. } = begun;
         let hosted = Hosted {
             group,
-            execution: Default::default(),
             executor: (!self.compact).then(|| self.jobs.clone()),
             notes: Notes { group, data_dir: Arc::clone(data_dir), origin },
             stranded: Default::default(),
@@ -248,6 +247,7 @@ impl Wiring {
         Common {
             me: config.me,
             clock,
+            execution: Turns::new(self.count),
             log: self.log.clone(),
             job: Default::default(),
             transport: Arc::clone(transport),
@@ -282,7 +282,6 @@ impl Wiring {
             inputs,
             inbox,
             task: config.event_loop.clone().zip(self.bell.clone()).map(task),
-            executing: VecDeque::new(),
             executors,
             common,
         }

@@ -44,7 +44,7 @@ impl<M: Copy + Ord> Amounts<M> {
         }
     }
 
-    /// Takes note that everything with a mark up to this one is done. An item that stands after one with a
+    /// Records that everything with a mark up to this one is done. An item that stands after one with a
     /// later mark is done with that one.
     fn done(&mut self, through: M) {
         while let Some(&(mark, bytes)) = self.entries.front()
@@ -90,17 +90,17 @@ impl Backlog {
         }
     }
 
-    /// Takes note of whether the node was removed, and executes nothing more.
+    /// Records whether the node was removed, and executes nothing more.
     pub(crate) fn leaves(&mut self, leaves: bool) {
         self.leaves = leaves;
     }
 
-    /// Takes note that a batch of this size is decided and has to be executed.
+    /// Records that a batch of this size is decided and has to be executed.
     pub(crate) fn delivered(&mut self, slot: Slot, bytes: u64) {
         self.unexecuted.add(slot, bytes);
     }
 
-    /// Takes note that everything through this slot is executed.
+    /// Records that everything through this slot is executed.
     pub(crate) fn executed(&mut self, slot: Slot) {
         self.executed = self.executed.max(slot);
         self.unexecuted.done(slot);
@@ -111,12 +111,12 @@ impl Backlog {
         self.executed
     }
 
-    /// Takes note that a record of this size has to be written.
+    /// Counts a record of this size, which has to be written.
     pub(crate) fn appended(&mut self, lsn: Lsn, bytes: u64) {
         self.undurable.add(lsn, bytes);
     }
 
-    /// Takes note that records through this one are on stable storage.
+    /// Marks records through this one as durable.
     pub(crate) fn durable(&mut self, lsn: Lsn) {
         self.durable = self.durable.max(lsn);
         self.undurable.done(lsn);

@@ -210,7 +210,7 @@ impl Batcher {
         self.name(place, lowest)
     }
 
-    /// Takes note that a burst is over: what is still open had no room.
+    /// Records that a burst is over: what is still open had no room.
     pub fn end_burst(&mut self) {
         self.waited = true;
         self.left_over = self.batches() > 0;

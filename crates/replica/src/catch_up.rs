@@ -142,7 +142,7 @@ pub const SEGMENTS_MAX: usize = ahead::SLOTS_MIN;
 /// The most slots of a segment, however small they are.
 const SEGMENT_SLOTS_MAX: usize = 8192;
 
-/// The fewest slots of a segment, if so many are missing, however many peers could share them.
+/// The fewest slots of a segment, if this many are missing, however many peers could share them.
 const SEGMENT_SLOTS_MIN: u64 = 64;
 
 /// The assumed bytes of a slot as long as none has come.
@@ -201,13 +201,13 @@ impl CatchUp {
         self.peers.iter_mut().find(|peer| peer.id == id)
     }
 
-    /// Takes note that a peer which is ahead speaks. It can be asked, even if this replica, which lags, does
+    /// Records that a peer which is ahead speaks. It can be asked, even if this replica, which lags, does
     /// not know it as a member yet: all the members that it knows may be gone.
     pub fn heard(&mut self, id: ReplicaId) {
         self.add(id);
     }
 
-    /// Takes note that a peer says that it keeps the slots from `first` to `last`.
+    /// Records that a peer says that it keeps the slots from `first` to `last`.
     pub fn told(&mut self, id: ReplicaId, first: Slot, last: Slot, now: Time) {
         let elsewhere = self.elsewhere.max(last);
         if let Some(peer) = self.peer(id) {
@@ -215,13 +215,13 @@ impl CatchUp {
         }
     }
 
-    /// Takes note that a peer will not send what it has by itself, although it could have, so that it has to
+    /// Records that a peer will not send what it has by itself, although it could have, so that it has to
     /// be asked. While other peers send slots, nothing is asked for.
     pub fn sends_nothing(&mut self, now: Time, pace: &Pace) {
         self.hurry |= now >= self.pushed_at + pace.delay;
     }
 
-    /// Takes note that a session to a peer began or ended.
+    /// Records that a session to a peer began or ended.
     pub fn linked(&mut self, id: ReplicaId, up: bool) {
         if let Some(peer) = self.peer(id) {
             (peer.down, peer.silent_since, peer.slow) = (!up, None, 0);
@@ -235,7 +235,7 @@ impl CatchUp {
         self.peers.iter().any(|peer| peer.id == id && peer.down)
     }
 
-    /// Takes note that this replica holds these runs of slots itself, in order, after others that it lacks:
+    /// Records that this replica holds these runs of slots itself, in order, after others that it lacks:
     /// they are not asked for.
     pub fn holds(&mut self, runs: VecDeque<Range<Slot>>) {
         self.held = runs;
@@ -243,7 +243,7 @@ impl CatchUp {
 
     // Asking.
 
-    /// Takes note of how far this replica is, and returns which peers to ask for what.
+    /// Records how far this replica is, and returns which peers to ask for what.
     pub fn next(
         &mut self,
         now: Time,
@@ -282,7 +282,7 @@ impl CatchUp {
         self.ask_segments(now, decided, leader, pace)
     }
 
-    /// Takes note of what is decided, and returns whether there is nothing to ask: nothing is missing, or no peer can
+    /// Records what is decided, and returns whether there is nothing to ask: nothing is missing, or no peer can
     /// be asked, and nothing was asked before. So it is nearly always.
     pub fn rests(&mut self, now: Time, decided: Slot, elsewhere: Slot) -> bool {
         self.looked_at = now;
@@ -517,7 +517,7 @@ impl CatchUp {
         self.ahead.front(slot)
     }
 
-    /// Takes note that slots through this one are delivered.
+    /// Records that slots through this one are delivered.
     pub fn delivered(&mut self, slot: Slot) {
         self.ahead.drop_through(slot);
     }
@@ -536,7 +536,7 @@ impl CatchUp {
 
     // Snapshots.
 
-    /// Takes note that a peer offers a snapshot, instead of slots that it was asked for or `unsolicited`. Returns
+    /// Records that a peer offers a snapshot, instead of slots that it was asked for or `unsolicited`. Returns
     /// whether the snapshot is to be fetched.
     pub fn offered(
         &mut self,
@@ -623,7 +623,7 @@ impl CatchUp {
         Piece::Write
     }
 
-    /// Takes note that a piece was written; returns whether it was the last.
+    /// Records that a piece was written; returns whether it was the last.
     pub fn written(&mut self, slot: Slot, end: u64) -> bool {
         let Some(receiving) = self.snapshot.as_mut().filter(|receiving| receiving.info.slot == slot) else {
             return false;
@@ -633,7 +633,7 @@ impl CatchUp {
         receiving.busy
     }
 
-    /// Takes note that the snapshot was installed, or could not be. If it could not, other peers are asked first.
+    /// Records that the snapshot was installed, or could not be. If it could not, other peers are asked first.
     pub fn snapshot_done(&mut self, installed: bool, now: Time) {
         let Some(receiving) = self.snapshot.take() else { return };
         if !installed && let Some(peer) = self.peer(receiving.peer) {

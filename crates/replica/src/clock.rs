@@ -82,7 +82,7 @@ impl ClockView {
         ClockView { shown: None, proposed: None, ticked_at: now, last_tick: None, waits_for: None }
     }
 
-    /// Takes note that commands were executed, after which the clock shows `clock`.
+    /// Records that commands were executed, after which the clock shows `clock`.
     pub(crate) fn shows(&mut self, clock: Clocked, now: Time) {
         self.waits_for = clock.waits_for.map(millis);
         let clock = millis(clock.shows);
@@ -93,7 +93,7 @@ impl ClockView {
         }
     }
 
-    /// Takes note that another replica leads now, or this one.
+    /// Records that another replica leads now, or this one.
     pub(crate) fn leader_changed(&mut self, now: Time) {
         self.ticked_at = now;
     }
@@ -106,7 +106,7 @@ impl ClockView {
         due.min(reached.max(self.ticked_at + WAITED_FOR_INTERVAL.min(interval)))
     }
 
-    /// Takes note of the number, in the replica's own session, of the tick that is proposed.
+    /// Records the number, in the replica's own session, of the tick that is proposed.
     pub(crate) fn ticks_as(&mut self, sequence: u64) {
         self.last_tick = Some(sequence);
     }

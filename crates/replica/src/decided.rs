@@ -81,7 +81,7 @@ impl DecidedLog {
         self.ballots
     }
 
-    /// Takes note that the last slot ended its epoch. Ballots of different epochs cannot be compared, and
+    /// Records that the last slot ended its epoch. Ballots of different epochs cannot be compared, and
     /// what is before an epoch counts as lower than anything in it.
     pub fn begin_epoch(&mut self) {
         self.ballots = Ballots::ZERO;
@@ -134,7 +134,7 @@ impl DecidedLog {
         }
     }
 
-    /// Takes note that a snapshot through `slot` was installed, which `ballots` goes with.
+    /// Records that a snapshot through `slot` was installed, which `ballots` goes with.
     pub fn restart_after(&mut self, slot: Slot, ballots: Ballots) {
         *self = DecidedLog::new(slot.next(), ballots);
     }

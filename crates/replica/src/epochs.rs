@@ -35,7 +35,7 @@ use crate::{Action, ChangeRequest, Group, LogRecord, Refusal, Replica, RequestEr
 
 /// What a replica knows of epochs.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownEpochs {
     /// The newest epoch that this replica entered. Its protocol runs, or will run once the state is here.
     running: Epoch,
     /// The record that says so. Other replicas hear of the epoch only once it is durable: a removed replica
@@ -47,6 +47,8 @@ pub(crate) struct Known {
     trimmed: Slot,
     /// The records that its protocol wrote in an earlier life, until the protocol runs.
     parked: Vec<Record>,
+    /// Whether other records of that protocol may be missing.
+    distrusted: bool,
     /// Whether an earlier life may have said something in that epoch that this life does not remember.
     amnesia: bool,
     /// Whether a delivered change ended the epoch before.
@@ -70,14 +72,15 @@ pub(crate) struct Known {
     met: BTreeSet<ReplicaId>,
 }
 
-impl Known {
-    pub(crate) fn new(group: &Group, amnesia: bool, waits: bool) -> Known {
-        Known {
+impl KnownEpochs {
+    pub(crate) fn new(group: &Group, amnesia: bool, waits: bool) -> KnownEpochs {
+        KnownEpochs {
             running: group.epoch,
             entered: Lsn::ZERO,
             first: group.first,
             trimmed: Slot::ZERO,
             parked: Vec::new(),
+            distrusted: false,
             amnesia,
             ended: false,
             ended_in: None,
@@ -100,7 +103,7 @@ impl Known {
         self.waits
     }
 
-    /// Takes note that slots through this one are decided at some replica.
+    /// Records that slots through this one are decided at some replica.
     pub(crate) fn hears_of(&mut self, slot: Slot) {
         self.elsewhere = self.elsewhere.max(slot);
     }
@@ -152,7 +155,7 @@ impl Replica {
         self.known.halted
     }
 
-    /// Takes note of the outcome of a decided change, which is the same at all replicas.
+    /// Records the outcome of a decided change, which is the same at all replicas.
     pub(crate) fn change_group(&mut self, changed: Result<Group, Refusal>, actions: &mut Vec<Action>) {
         self.changing.decided();
         let Ok(next) = changed else { return };
@@ -215,7 +218,7 @@ impl Replica {
         self.fail_remote_reads(actions);
         self.known.running = self.group.epoch;
         self.known.first = self.group.first;
-        self.known.parked = Vec::new();
+        (self.known.parked, self.known.distrusted) = (Vec::new(), false);
         self.known.met.clear();
         self.known.amnesia = forgets && !for_this_life;
         if let Some((slot, ballots)) = ended_in {
@@ -287,13 +290,16 @@ impl Replica {
             // What others told of the leader may be of a later epoch, and ballots of different epochs do not compare.
             self.instance.forget_leader();
         }
-        let records = std::mem::take(&mut self.known.parked);
+        let mut records = std::mem::take(&mut self.known.parked);
+        if std::mem::take(&mut self.known.distrusted) {
+            restart::resolvable(&mut records, self.history.delivered(), self.decided.last());
+        }
         let restart = Restart { records, head_start, ..self.restart() };
         let options = self.group.options(&self.settings.consensus);
         self.instance.start(&options, members, restart, self.is_backlogged(), now);
     }
 
-    /// Takes note that every member with which the group began was met, so that this replica may take part.
+    /// Records that every member with which the group began was met, so that this replica may take part.
     pub(crate) fn met_all(&mut self, now: Time, actions: &mut Vec<Action>) {
         if std::mem::take(&mut self.known.waits) {
             self.begin(now, false);
@@ -331,7 +337,7 @@ impl Replica {
         }
     }
 
-    /// Takes note of what a peer says was decided in a slot.
+    /// Records what a peer says was decided in a slot.
     pub(crate) fn learn(
         &mut self,
         now: Time,

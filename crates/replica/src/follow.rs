@@ -244,14 +244,14 @@ pub(crate) struct OtherGroups {
 }
 
 impl OtherGroups {
-    /// Takes note of the voters of the groups that follow this one.
+    /// Records the voters of the groups that follow this one.
     pub(crate) fn told_of_followers(&mut self, followers: Vec<Follower>) {
         self.followers = Some(followers);
     }
 }
 
 impl Replica {
-    /// Takes note of the members of the group that this one follows. A set that is not later than the known one, as
+    /// Records the members of the group that this one follows. A set that is not later than the known one, as
     /// that of a node whose log lost its end, is ignored.
     pub(crate) fn told_of_members(&mut self, now: Time, set: Arc<MemberSet>) {
         if self.settings.merged {

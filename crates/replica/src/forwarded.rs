@@ -44,7 +44,7 @@ pub(crate) struct Forwarded {
 }
 
 impl Forwarded {
-    /// Takes note of what the origin of this batch says of its earlier ones, and drops those that it gave up.
+    /// Records what the origin of this batch says of its earlier ones, and drops those that it gave up.
     pub fn hear(&mut self, batch: &Batch) {
         if self.floors.hear(batch) {
             let floors = std::mem::take(&mut self.floors);
@@ -84,7 +84,7 @@ impl Forwarded {
         self.queues.keys().all(|&other| place(origin) < place(other))
     }
 
-    /// Takes note that this origin had its turn.
+    /// Records that this origin had its turn.
     pub fn had_turn(&mut self, origin: SessionId) {
         self.turn = origin;
     }
@@ -116,7 +116,7 @@ impl Forwarded {
         self.ordering.len()
     }
 
-    /// Takes note that this batch is decided, or will not be proposed.
+    /// Records that this batch is decided, or will not be proposed.
     pub fn done(&mut self, batch: &Batch) {
         if let Some(id) = batch.id() {
             self.ordering.remove(&id);
@@ -124,7 +124,7 @@ impl Forwarded {
         }
     }
 
-    /// Takes note that a snapshot took the place of slots that were not delivered here: what is in flight may
+    /// Records that a snapshot took the place of slots that were not delivered here: what is in flight may
     /// have been decided in one of them, and no message will tell.
     pub fn skipped(&mut self) {
         self.ordering = self.queues.values().flatten().map(|queued| queued.id).collect();
@@ -151,7 +151,7 @@ impl Forwarded {
         from && has && !self.floors.gave_up(id)
     }
 
-    /// Takes note that a replica missed something, perhaps since it lacks what it has sent here.
+    /// Records that a replica missed something, perhaps since it lacks what it has sent here.
     pub fn missed_by(&mut self, origin: ReplicaId) {
         let from = |id: &&BatchId| id.origin.of_replica().is_some_and(|(replica, _)| replica == origin);
         self.lost_by_origin.extend(self.ordering.iter().filter(from));

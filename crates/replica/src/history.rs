@@ -232,7 +232,7 @@ impl History {
         kept
     }
 
-    /// Takes note that the next slot is decided. The fingerprint of a slot that 2^k divides, but not 2^(k+1),
+    /// Records that the next slot is decided. The fingerprint of a slot that 2^k divides, but not 2^(k+1),
     /// is dropped when there are `DENSE` * 2^k slots after it. Among these is one slot of the same kind per
     /// slot that is dropped.
     ///
@@ -327,7 +327,7 @@ impl Replica {
         self.forks.earlier.is_none().then_some(&self.history)
     }
 
-    /// Takes note that an earlier life knew this to be decided. It has to be called once, right after the start.
+    /// Records that an earlier life knew this to be decided. It has to be called once, right after the start.
     pub fn remember(&mut self, earlier: History, actions: &mut Vec<Action>) {
         self.forks.earlier = Some(earlier);
         self.meet_earlier_life(actions);

@@ -144,7 +144,7 @@ impl Instance {
 
     // Time.
 
-    /// Takes note of when the protocol wants to hear of the time.
+    /// Records when the protocol wants to hear of the time.
     pub fn wakes_at(&mut self, deadline: Time) {
         self.deadline = deadline;
     }
@@ -165,13 +165,13 @@ impl Instance {
 
     // What could not be taken in.
 
-    /// Takes note that a message comes for the protocol: its batches are lost if the protocol takes none in.
+    /// Records that a message comes for the protocol: its batches are lost if the protocol takes none in.
     pub fn receives(&mut self, message: &Message) {
         let congested = self.protocol.as_ref().is_some_and(|protocol| protocol.is_congested());
         self.missed |= congested && message.batch_bytes() > 0;
     }
 
-    /// Takes note that a message was dropped, since a batch that it refers to is not here.
+    /// Records that a message was dropped, since a batch that it refers to is not here.
     pub fn dropped(&mut self) {
         self.missed = true;
     }

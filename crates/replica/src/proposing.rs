@@ -38,12 +38,12 @@ impl Changing {
         usize::from(self.offered.is_some()) + usize::from(self.held_back.is_some())
     }
 
-    /// Takes note that a change is decided.
+    /// Records that a change is decided.
     pub fn decided(&mut self) {
         self.stopping = false;
     }
 
-    /// Takes note that a snapshot took the place of slots that were not delivered here: a change that was proposed may
+    /// Records that a snapshot took the place of slots that were not delivered here: a change that was proposed may
     /// have been decided, or refused, in one of them. If it was not, what is proposed after it may be void.
     pub fn skipped(&mut self) {
         self.stopping = false;
@@ -268,7 +268,7 @@ impl Replica {
         self.changing.offered = None;
     }
 
-    /// Takes note that the protocol does not take the change that was offered to it.
+    /// Records that the protocol does not take the change that was offered to it.
     pub(crate) fn change_refused(&mut self, refused: ChangeRefused, actions: &mut Vec<Action>) {
         let Some(offered) = self.changing.offered.take() else { return };
         self.changing.stopping = false;
@@ -294,7 +294,7 @@ impl Replica {
         actions.extend(requests.into_iter().map(|(_, request)| Action::RequestFailed { request, error }));
     }
 
-    /// Takes note that the leader did not propose a change of this follower's client.
+    /// Records that the leader did not propose a change of this follower's client.
     pub(crate) fn change_turned_down(
         &mut self,
         session: SessionId,

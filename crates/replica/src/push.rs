@@ -44,7 +44,7 @@ impl Push {
         Push { acknowledged, heard_at: now, sent: acknowledged, under_way: VecDeque::new(), bytes: 0 }
     }
 
-    /// Takes note that the receiver has everything through a slot.
+    /// Records that the receiver has everything through a slot.
     fn acknowledge(&mut self, slot: Slot, now: Time) {
         if slot < self.acknowledged {
             // The receiver started again, without what it had.
@@ -83,7 +83,7 @@ fn share(slot: Slot, sharers: usize) -> (Slot, usize) {
 }
 
 impl Replica {
-    /// Takes note of how far a joining replica says it is: it is then sent more, or told what it can ask for.
+    /// Records how far a joining replica says it is: it is then sent more, or told what it can ask for.
     pub(crate) fn heard_joining(
         &mut self,
         now: Time,

@@ -136,7 +136,7 @@ impl Reads {
         remote.map_or(Asker::Here, |Remote { route, token, .. }| Asker::Peer(route, token))
     }
 
-    /// Takes note that a question is answered: its reads may go on as soon as this replica has the slot.
+    /// Records that a question is answered: its reads may go on as soon as this replica has the slot.
     pub fn answered(&mut self, token: u64, slot: Slot) {
         let round = self.rounds.remove(&token);
         let reads = round.into_iter().flat_map(|round| round.reads);

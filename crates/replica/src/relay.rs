@@ -70,7 +70,7 @@ impl Relay {
         self.guides.iter().find(|guide| Some(guide.id) == self.via)
     }
 
-    /// Takes note that a voter hears this leader.
+    /// Records that a voter hears this leader.
     fn told(&mut self, id: ReplicaId, leader: ReplicaId, now: Time) {
         match self.guides.iter_mut().find(|guide| guide.id == id) {
             Some(guide) => (guide.leader, guide.told) = (leader, now),
@@ -78,7 +78,7 @@ impl Relay {
         }
     }
 
-    /// Takes note that what was sent was not answered in time.
+    /// Records that what was sent was not answered in time.
     fn not_answered(&mut self, now: Time) {
         match self.guides.iter_mut().find(|guide| Some(guide.id) == self.via) {
             Some(guide) => {
@@ -196,7 +196,7 @@ impl Replica {
         }
     }
 
-    /// Takes note that a voter that was asked says which replica leads.
+    /// Records that a voter that was asked says which replica leads.
     pub(crate) fn leader_found(&mut self, now: Time, from: ReplicaId, leader: ReplicaId) {
         if leader == from && self.view.leader == Some(from) {
             // The leader itself answers, so it was reached, and is heard.
@@ -206,7 +206,7 @@ impl Replica {
         }
     }
 
-    /// Takes note that a message came directly from this replica.
+    /// Records that a message came directly from this replica.
     pub(crate) fn heard_from(&mut self, now: Time, from: ReplicaId) {
         if self.view.leader == Some(from) && !self.catch_up.is_down(from) {
             self.relay.heard = now;

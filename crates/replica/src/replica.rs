@@ -17,7 +17,7 @@ use crate::{
     catch_up::{Arrived, CatchUp, Piece},
     clock::ClockView,
     decided::{DecidedLog, LogBegin, LogFrom, LogPart},
-    epochs::{Known, Peer, ProgressReports},
+    epochs::{KnownEpochs, Peer, ProgressReports},
     events::{Action, Event, Installed, Recovered, ReplicaStatus, SnapshotInfo, Waiting},
     follow::OtherGroups,
     forwarded::Forwarded,
@@ -41,7 +41,7 @@ pub struct Replica {
     /// The group as it is after the last delivered slot.
     pub(crate) group: Group,
     /// What is known of epochs.
-    pub(crate) known: Known,
+    pub(crate) known: KnownEpochs,
     /// Which data directories have votes, and who was met.
     pub(crate) births: Births,
     /// What this replica's own log holds after slots that it lacks.
@@ -112,7 +112,7 @@ impl Replica {
         let peers: Vec<_> = group.known().map(|member| member.id).filter(|&id| id != me).collect();
         let session = replica_session(me, incarnation, nonce);
         let mut replica = Replica {
-            known: Known::new(&group, amnesia, !met_all),
+            known: KnownEpochs::new(&group, amnesia, !met_all),
             births: Births::new(birth),
             salvaged: Salvaged::default(),
             reports: ProgressReports::default(),

@@ -146,7 +146,7 @@ impl Requests {
         self.throughput.elapse(now, self.batches() + self.given_up.len() > 0);
     }
 
-    /// Takes note that another replica leads, with which nothing is that was given up.
+    /// Records that another replica leads, with which nothing is that was given up.
     pub fn forget_given_up(&mut self) {
         self.given_up.clear();
     }
@@ -156,7 +156,7 @@ impl Requests {
         self.outstanding.len() + self.batcher.batches()
     }
 
-    /// Takes note of whether a leader is known.
+    /// Records whether a leader is known.
     pub fn led(&mut self, now: Time, led: bool) {
         self.elapse(now);
         self.throughput.led(led);
@@ -268,7 +268,7 @@ impl Requests {
         self.batcher.bound(bytes_max);
     }
 
-    /// Takes note that a burst of events is over: what did not leave in it had no room.
+    /// Records that a burst of events is over: what did not leave in it had no room.
     pub fn end_burst(&mut self) {
         self.batcher.end_burst();
     }
@@ -335,7 +335,7 @@ impl Requests {
         self.outstanding.values().any(overdue)
     }
 
-    /// Takes note that what was sent to a leader may be lost.
+    /// Records that what was sent to a leader may be lost.
     pub fn forget_sent(&mut self) {
         let to_leader = |batch: &&mut Outstanding| matches!(batch.sent, Some((Taker::Leader(_), _)));
         self.outstanding.values_mut().filter(to_leader).for_each(|batch| batch.sent = None);
@@ -364,7 +364,7 @@ impl Requests {
 
     // What becomes of them.
 
-    /// Takes note that this batch is delivered; if it is one of this replica's, returns the requests that wait for it.
+    /// Records that this batch is delivered; if it is one of this replica's, returns the requests that wait for it.
     pub fn delivered(&mut self, now: Time, batch: &Batch) -> Vec<Awaited> {
         self.elapse(now);
         if let Some(number) = self.number_of(batch) {
@@ -377,7 +377,7 @@ impl Requests {
         self.done(batch)
     }
 
-    /// Takes note that this batch is decided, or will not be proposed; if it is one of this replica's, returns the
+    /// Records that this batch is decided, or will not be proposed; if it is one of this replica's, returns the
     /// requests that wait for it.
     pub fn done(&mut self, batch: &Batch) -> Vec<Awaited> {
         let closed = self.number_of(batch).and_then(|number| self.remove(number));

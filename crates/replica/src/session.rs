@@ -252,7 +252,7 @@ impl SessionTable {
         self.sessions.last_opened = self.sessions.last_opened.max(through);
     }
 
-    /// Closes the sessions that were idle longest, until so many are left.
+    /// Closes the sessions that were idle longest, until this many are left.
     fn close_idlest(&mut self, clients_max: usize) {
         while self.sessions.clients.len() > clients_max {
             let clients = self.sessions.clients.iter();
@@ -329,7 +329,7 @@ impl SessionTable {
         client.window.verdict(sequence, too_far, reply)
     }
 
-    /// Takes note that a command was executed, with this reply.
+    /// Records that a command was executed, with this reply.
     pub fn executed(&mut self, session: SessionId, sequence: u64, reply: &Bytes) {
         if let Some((replica, _)) = session.of_replica() {
             let entry = self.sessions.replicas.get_mut(&replica).expect("checked just before");

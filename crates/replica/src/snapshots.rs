@@ -17,13 +17,13 @@ use crate::{
 /// A snapshot of at most this size is written whenever one is due.
 const SMALL_SNAPSHOT_BYTES: u64 = 16 << 20;
 
-/// The log that follows a large snapshot grows to one part in so many of the snapshot before the next one is due.
+/// The log that follows a large snapshot grows to one part in this many of the snapshot before the next one is due.
 ///
 /// More log makes snapshots rarer, and a restart longer: executing a byte of log again takes several times as long as
 /// reading a byte of a snapshot.
 const LOG_PER_SNAPSHOT: u64 = 2;
 
-/// The bytes of log that are worth writing a snapshot as large as the last one, which had so many bytes.
+/// The bytes of log that are worth writing a snapshot as large as the last one, which had this many bytes.
 #[must_use]
 pub fn worth_a_snapshot(bytes: u64) -> u64 {
     if bytes > SMALL_SNAPSHOT_BYTES { bytes / LOG_PER_SNAPSHOT } else { 0 }
@@ -70,7 +70,7 @@ impl Snapshots {
         self.last
     }
 
-    /// Takes note that a batch of so many bytes was delivered.
+    /// Records that a batch of this many bytes was delivered.
     pub fn delivered(&mut self, bytes: usize) {
         self.slots_since += 1;
         self.bytes_since += bytes as u64;
@@ -103,7 +103,7 @@ impl Snapshots {
         true
     }
 
-    /// Takes note that the snapshot that was begun is taken, or could not be.
+    /// Records that the snapshot that was begun is taken, or could not be.
     pub fn ended(&mut self) {
         self.taking = false;
     }
@@ -116,7 +116,7 @@ impl Snapshots {
         soon(&mut self.bytes_since, bytes);
     }
 
-    /// Takes note that a snapshot took the place of slots that were not delivered here.
+    /// Records that a snapshot took the place of slots that were not delivered here.
     pub fn skipped(&mut self) {
         (self.slots_since, self.bytes_since) = (0, 0);
     }
@@ -134,7 +134,7 @@ impl Snapshots {
         newer
     }
 
-    /// Takes note of the size of the file that holds `slot` now: peers are offered what they will be sent. Of merged
+    /// Records the size of the file that holds `slot` now: peers are offered what they will be sent. Of merged
     /// groups several files may hold a group through one slot, and two threads tell of them.
     pub fn has_size(&mut self, slot: Slot, bytes: u64) {
         if let Some(last) = self.last.as_mut().filter(|last| last.slot == slot && bytes > 0) {
@@ -142,14 +142,14 @@ impl Snapshots {
         }
     }
 
-    /// Takes note that a peer asks for a piece of the snapshot at `slot`, when slots through `decided` are decided.
+    /// Records that a peer asks for a piece of the snapshot at `slot`, when slots through `decided` are decided.
     pub fn piece_asked_for(&mut self, slot: Slot, decided: Slot, now: Time) {
         if self.last.is_some_and(|last| last.slot == slot) {
             self.fetched = Some(Fetched { at: now, through: decided });
         }
     }
 
-    /// Takes note that a peer asks for slots from this one on.
+    /// Records that a peer asks for slots from this one on.
     pub fn slots_asked_for(&mut self, from: Slot, now: Time) {
         if let Some(fetched) = self.fetched.as_mut().filter(|fetched| from <= fetched.through) {
             fetched.at = now;
@@ -203,7 +203,7 @@ impl Replica {
         }
     }
 
-    /// Takes note of a snapshot that another group took. What was executed of this one is in it.
+    /// Records a snapshot that another group took. What was executed of this one is in it.
     pub(crate) fn snapshot_shared(&mut self, now: Time, info: SnapshotInfo, actions: &mut Vec<Action>) {
         self.snapshots.skipped();
         self.adopt_snapshot(now, info, actions);

@@ -69,7 +69,7 @@ impl Throughput {
         }
     }
 
-    /// Takes note of whether a leader is known; what counts until now has to be counted before.
+    /// Records whether a leader is known; what counts until now has to be counted before.
     pub fn led(&mut self, led: bool) {
         self.led = led;
     }
@@ -88,7 +88,7 @@ impl Throughput {
         self.counted = now;
     }
 
-    /// Takes note that a batch is delivered, at the time through which was counted last.
+    /// Records that a batch is delivered, at the time through which was counted last.
     pub fn delivered(&mut self) {
         self.present.delivered += 1;
         self.delivered_at = self.counted;

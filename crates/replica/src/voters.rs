@@ -122,7 +122,7 @@ impl Group {
 }
 
 impl Replica {
-    /// Takes note that a replica speaks in this epoch. It may have joined the group later than this replica
+    /// Records that a replica speaks in this epoch. It may have joined the group later than this replica
     /// knows; if this replica lags, all members that it knows may be gone.
     pub(crate) fn heard_in_epoch(&mut self, from: ReplicaId) {
         if self.group.member(from).is_none() && self.protocol_status().decided_elsewhere > self.decided.last()

@@ -16,7 +16,7 @@ use std::{
 };
 
 use synod_api::etcdserverpb::HashKvResponse;
-use synod_kv::View;
+use synod_kv::{Compactions, View};
 use tokio::time::sleep;
 
 use crate::readers::give_way;
@@ -62,14 +62,9 @@ struct Waiting {
     replaced: u64,
 }
 
-impl CompactionHashes {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has the hash made of a revision at which the store is about to be compacted. It is called by the thread that
-    /// executes commands.
-    pub(crate) fn make(self: &Arc<CompactionHashes>, revision: i64, before: &dyn Fn() -> View) {
+/// It is called by the thread that executes commands.
+impl Compactions for CompactionHashes {
+    fn compacting(self: Arc<Self>, revision: i64, before: &dyn Fn() -> View) {
         {
             let mut state = self.state();
             // A view that waits is not given up for a later one: this thread would have to free what only that view
@@ -83,12 +78,24 @@ impl CompactionHashes {
                 return;
             }
         }
-        let hashes = Arc::clone(self);
+        let hashes = Arc::clone(&self);
         if thread::Builder::new().name("hash".into()).spawn(move || hashes.make_all()).is_err() {
             let mut state = self.state();
             state.has_thread = false;
             state.waiting.clear();
         }
+    }
+
+    fn replaced(&self) {
+        let mut state = self.state();
+        state.made.clear();
+        state.replaced += 1;
+    }
+}
+
+impl CompactionHashes {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the hashes that are due, until none is.
@@ -113,14 +120,7 @@ impl CompactionHashes {
         }
     }
 
-    /// The store is replaced by another one, which may have had other contents at these revisions.
-    pub(crate) fn forget(&self) {
-        let mut state = self.state();
-        state.made.clear();
-        state.replaced += 1;
-    }
-
-    /// Takes note of a hash; returns what waits no more.
+    /// Keeps a hash; returns what waits no more.
     fn made(&self, hash: Option<HashKvResponse>, replaced: u64, is_slow: bool) -> VecDeque<Waiting> {
         let mut state = self.state();
         state.making = None;

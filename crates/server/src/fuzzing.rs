@@ -80,7 +80,7 @@ impl InPlace {
             let member = Member::voter(ReplicaId(1), info);
             InMemory::start(KvStore::new(), ClusterId(1), member).expect("a thread can be started")
         });
-        let store = KvStore::new().authenticating(auth.feed()).feeding(watches.feed_alone());
+        let store = KvStore::new().authenticating(auth.feed()).feeding(watches.feed());
         InPlace { machine: Arc::new(Mutex::new((store, Slot::ZERO))), shell: SHELL.clone() }
     }
 
@@ -161,7 +161,7 @@ fn in_a_runtime<T>(work: impl Future<Output = T>) -> T {
 /// A store, in a runtime.
 fn store() -> Arc<Store<InPlace>> {
     let auth = Auth::new(TokenKind::default(), BCRYPT_COST);
-    let watches = Watches::new();
+    let watches = Watches::without_hashes();
     let replica = InPlace::new(&auth, &watches);
     let mut hub = watches.still().expect("nobody has it");
     let asked = replica.clone();

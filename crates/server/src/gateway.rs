@@ -54,7 +54,7 @@ const PIPE_BYTES: usize = 64 << 10;
 /// that a stream that is not read does not stop the others.
 const WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
-/// JSON has at most so many times the bytes of its message, in base64 and with names, but for small messages.
+/// JSON has at most this many times the bytes of its message, in base64 and with names, but for small messages.
 const JSON_FACTOR: usize = 2;
 /// Most bytes of a body that anybody may send where users count: a name and a password.
 const STRANGERS_BYTES_MAX: usize = 8 << 10;
@@ -200,7 +200,7 @@ impl<R: Replica> Gateway<R> {
             answer
         } else {
             let (is_whole, (message, held)) =
-                lane.apart((message, held), move |(message, _)| json::is_whole(message, shape)).await?;
+                lane.blocking((message, held), move |(message, _)| json::is_whole(message, shape)).await?;
             if !is_whole {
                 return Err(untranslated());
             }
@@ -555,7 +555,7 @@ impl Lines {
     async fn begin(&mut self, message: Bytes) -> Result<(), Status> {
         let (shape, held) = (self.shape, Arc::clone(&self.messages.held));
         let work = move |(message, _): &(Bytes, Arc<Held>)| json::is_whole(message, shape);
-        let (is_whole, (message, held)) = self.lane.apart((message, held), work).await?;
+        let (is_whole, (message, held)) = self.lane.blocking((message, held), work).await?;
         if !is_whole {
             return Err(untranslated());
         }

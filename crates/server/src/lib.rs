@@ -23,7 +23,8 @@
 //!   window and number of streams bound how many can wait there.
 //!
 //! **Architecture invariant:** `replica.rs` names no type of gRPC, and the services nothing of a node but how it sees
-//! itself. Roles, groups, members and changes are those of the replica; `services/translation.rs` makes messages of them.
+//! itself. Roles, groups, members and changes are those of the replica; `services/translation.rs` makes messages of
+//! them.
 
 mod auth;
 mod call;

@@ -7,8 +7,8 @@
 //! one of a few places until it is sent. Only a command in a session holds none: it cannot be executed again
 //! once its answer turns out to be large.
 //!
-//! Large bodies of JSON are translated apart, too, and before it is known whose they are. So they have threads of their
-//! own, and each address has its turn: a client that sends many makes only those at the same address wait.
+//! Large bodies of JSON are translated elsewhere too, and before it is known whose they are. So they have threads of
+//! their own, and each address has its turn: a client that sends many makes only those at the same address wait.
 
 use std::{cell::Cell, num::NonZero, sync::Arc, thread};
 
@@ -183,13 +183,13 @@ impl Lane {
     /// Converts a large message apart from the thread that serves clients, since that may be the protocol's. What
     /// `kept` holds for the work, such as a place or a charge, it holds until the work has ended, also if the client
     /// leaves.
-    pub(crate) async fn apart<K: Send + 'static, T: Send + 'static>(
+    pub(crate) async fn blocking<K: Send + 'static, T: Send + 'static>(
         &self,
         kept: K,
         work: impl FnOnce(&K) -> T + Send + 'static,
     ) -> Result<(T, K), Status> {
         let turns = self.turn().await;
-        apart(turns, kept, work).await
+        blocking(turns, kept, work).await
     }
 
     /// The same for a body of JSON, which becomes a request.
@@ -202,7 +202,7 @@ impl Lane {
         work: impl FnOnce(&K) -> T + Send + 'static,
     ) -> Result<(T, K), Status> {
         let turns = self.turn_to_translate().await?;
-        apart(turns, kept, work).await
+        blocking(turns, kept, work).await
     }
 
     async fn turn_to_translate(&self) -> Result<(OwnedSemaphorePermit, Turn), Status> {
@@ -218,7 +218,7 @@ impl Lane {
 }
 
 /// Does work on a thread of its own, which holds `turns` until the work has ended, and what is `kept` for it.
-async fn apart<K: Send + 'static, T: Send + 'static>(
+async fn blocking<K: Send + 'static, T: Send + 'static>(
     turns: impl Send + 'static,
     kept: K,
     work: impl FnOnce(&K) -> T + Send + 'static,
@@ -273,7 +273,7 @@ mod tests {
             let lane = readers.lane(None);
             let held = Arc::clone(&held);
             let mut work =
-                Box::pin(async move { lane.apart(held, move |_| ended.recv().is_err()).await.map(drop) });
+                Box::pin(async move { lane.blocking(held, move |_| ended.recv().is_err()).await.map(drop) });
             // The client leaves when the work was begun, or waits for its turn.
             assert!((&mut work).now_or_never().is_none());
             drop(work);
@@ -308,7 +308,7 @@ mod tests {
         flood.iter_mut().for_each(|body| assert!(body.now_or_never().is_none()));
         let soon = Duration::from_secs(20);
         let answer = from(2);
-        timeout(soon, answer.apart((), |()| 7)).await.expect("answers have threads of their own").unwrap();
+        timeout(soon, answer.blocking((), |()| 7)).await.expect("answers have threads of their own").unwrap();
         let own = from(2);
         let mut own = Box::pin(async move { own.translated((), |()| 7).await });
         assert!((&mut own).now_or_never().is_none());

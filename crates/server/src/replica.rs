@@ -101,8 +101,8 @@ pub trait Replica: Clone + Send + Sync + 'static {
     /// older than the query.
     fn group(&self) -> Arc<Group>;
 
-    /// Changes the group. If `expected` is given, the change is refused unless it is the group's version; otherwise it is
-    /// made again for a group that has changed meanwhile.
+    /// Changes the group. If `expected` is given, the change is refused unless it is the group's version; otherwise it
+    /// is made again for a group that has changed meanwhile.
     fn change(
         &self,
         expected: Option<u64>,
@@ -196,8 +196,8 @@ pub struct Status {
     pub name: String,
     /// Its durability, such as `sync`: which records it waits for the disk to have.
     pub durability: String,
-    /// What its node tells. Of a group in which it takes no part this says nothing that is old: no leader, no slots that
-    /// it lacks, no vote that it misses.
+    /// What its node tells. Of a group in which it takes no part this says nothing that is old: no leader, no slots
+    /// that it lacks, no vote that it misses.
     pub node: NodeStatus,
     /// The group as it knows it.
     pub group: Arc<Group>,

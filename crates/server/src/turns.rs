@@ -111,7 +111,7 @@ impl State {
 }
 
 impl Turns {
-    /// So many threads, for which at most so many wait who are preferred, and so many others.
+    /// Turns of `threads` threads, for which at most `preferred_max` wait who are preferred, and `others_max` others.
     pub(crate) fn new(threads: usize, preferred_max: usize, others_max: usize) -> Turns {
         let (preferred, others) = (Queues::new(preferred_max), Queues::new(others_max));
         Turns(Mutex::new(State { free: threads, preferred, others, is_preferreds: true, last: 0 }))

@@ -20,7 +20,7 @@ use tokio::{
 };
 use tonic::Code;
 
-/// The configuration of one of so many replicas, of which the others do not exist.
+/// The configuration of one of this many replicas, of which the others do not exist.
 fn node_config(members: u64, dir: &tempfile::TempDir) -> Config {
     let members = (1..=members)
         .map(|id| MemberAddress::new(ReplicaId(id), format!("r{id}"), format!("127.0.0.1:{id}")));

@@ -65,7 +65,7 @@ impl Backup {
         })
     }
 
-    /// A backup of a store whose clients use so many keys, and perhaps leases; and of a guest's machine. It is not
+    /// A backup of a store whose clients use this many keys, and perhaps leases; and of a guest's machine. It is not
     /// written yet.
     #[cfg(feature = "kv")]
     pub(crate) fn drawn(seed: u64, keys: Key, leases: bool, guest: Option<&Rc<dyn AnyGuest>>) -> Backup {

@@ -240,7 +240,7 @@ pub(crate) fn jobs(asked_for: Option<usize>, trace: bool) -> usize {
     if trace { 1 } else { jobs.max(1) }
 }
 
-/// Runs one seed after another, on so many threads, until `run` says not to go on or the time is over.
+/// Runs one seed after another, on this many threads, until `run` says not to go on or the time is over.
 pub(crate) fn on_threads(
     seeds: &Seeds,
     jobs: usize,

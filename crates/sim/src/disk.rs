@@ -138,7 +138,7 @@ pub struct Found {
 }
 
 impl Disk {
-    /// An empty disk of a node with so many groups.
+    /// An empty disk of a node with this many groups.
     pub fn new(files: Option<Files>, durability: Durability, groups: usize) -> Disk {
         assert!(files.is_none() || groups == 1, "the real files hold one group");
         let of = (0..groups).map(|_| OfGroup::default()).collect();
@@ -387,7 +387,7 @@ impl Disk {
         (self.newest_snapshot(group).next().0..first.0).find(|slot| !held.contains(slot)).map(Slot)
     }
 
-    /// Writes a snapshot file of a group. So many of the group stay, the newest.
+    /// Writes a snapshot file of a group. This many of the group stay, the newest.
     ///
     /// # Errors
     /// It could not be written. Older ones may be gone nevertheless.

@@ -122,7 +122,7 @@ impl Lasting {
     }
 }
 
-/// Where goodput is measured, it is at least so many percent of what it was before the fault.
+/// Where goodput is measured, it is at least this many percent of what it was before the fault.
 pub const GOODPUT_MIN_PERCENT: u64 = 50;
 
 /// How long service was missing or, if one replica's clients are measured, how long one of these waited.

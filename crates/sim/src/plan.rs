@@ -362,8 +362,8 @@ impl Plan {
         Plan::draw_with(seed, protocol, Plan::draw_election(seed, protocol))
     }
 
-    /// The same with so many groups on each node, of which the others follow the first one. What rests on one group is
-    /// left out: leases, those who watch, trials, backups, real files, and the loss of what disks hold.
+    /// The same with this many groups on each node, of which the others follow the first one. What rests on one group
+    /// is left out: leases, those who watch, trials, backups, real files, and the loss of what disks hold.
     ///
     /// # Panics
     /// There is no group.

@@ -98,7 +98,7 @@ impl Failure {
     }
 }
 
-/// The option of `synod sim run` for so many groups, if it is needed.
+/// The option of `synod sim run` for this many groups, if it is needed.
 pub(crate) fn groups_option(groups: usize) -> String {
     if groups > 1 { format!(" --groups shard:{groups}") } else { String::new() }
 }

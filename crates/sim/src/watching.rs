@@ -29,9 +29,9 @@ use crate::{
     watches::WatchPlan,
 };
 
-/// One event in so many has a watcher or a hub do something.
+/// One event in this many has a watcher or a hub do something.
 const TURN_RARITY: u32 = 6;
-/// One turn in so many has a watcher go away from its replica.
+/// One turn in this many has a watcher go away from its replica.
 const MOVE_RARITY: u32 = 60;
 /// Turns at the end of a run, until all watchers know everything.
 const LAST_TURNS_MAX: usize = 20_000;
@@ -125,7 +125,7 @@ pub(crate) struct Site<'a> {
 }
 
 impl Watchers {
-    /// Those whom a plan has, of some of so many keys.
+    /// Those whom a plan has, of some of this many keys.
     pub(crate) fn new(plan: &WatchPlan, seed: u64, keys: u8) -> Watchers {
         let mut rng = Rng::with_seed(seed ^ 0x5a_7c_48);
         let all = (0..plan.watchers).map(|_| Watcher::draw(&mut rng, keys)).collect();
@@ -138,7 +138,7 @@ impl Watchers {
         has_turn.then(|| self.rng.usize(..self.all.len()))
     }
 
-    /// At the end of a run, after so many turns: a watcher that does not know everything through a revision, and the
+    /// At the end of a run, after this many turns: a watcher that does not know everything through a revision, and the
     /// replica, by index, that it turns to; nothing if all do.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ impl Watchers {
         Ok(Some((index, self.turns_to(index, replicas))))
     }
 
-    /// The replica, by index, that a watcher turns to, of so many.
+    /// The replica, by index, that a watcher turns to, of this many.
     pub(crate) fn turns_to(&mut self, index: usize, replicas: usize) -> usize {
         self.all[index].stream.as_ref().map_or_else(|| self.rng.usize(..replicas), |stream| stream.of)
     }
@@ -317,7 +317,7 @@ impl Watcher {
         }
     }
 
-    /// It reads up to so many items of what its replica has for it.
+    /// It reads up to this many items of what its replica has for it.
     fn read(&mut self, most: usize, installed: u64, journal: &Journal, remarks: &mut Remarks) -> Checked {
         for _ in 0..most {
             let Some(item) = self.stream.as_ref().and_then(|stream| stream.out.next()) else { break };

@@ -74,7 +74,7 @@ async fn a_session_has_each_command_executed_once_without_a_majority_and_after_i
     });
     assert_eq!(sent, Ok("c".into()));
 
-    // So many others close this one.
+    // This many others close this one.
     for _ in 0..SESSIONS_MAX {
         Session::open(replicas.handle(1), 1, Duration::from_secs(60)).await.unwrap();
     }

@@ -39,7 +39,7 @@ impl Cluster {
         Cluster::start_some(program, folder, replicas, replicas, flags)
     }
 
-    /// Starts the first `started` of so many replicas.
+    /// Starts the first `started` of this many replicas.
     pub fn start_some(
         program: &Path,
         folder: &Path,

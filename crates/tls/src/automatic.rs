@@ -16,8 +16,8 @@ use crate::{Identity, TlsError};
 /// A year, as etcd counts it.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// The certificate for these hosts in `folder`, which is made, and valid for so many years, unless it is there already
-/// and has not expired. It can be given to clients as that of an authority.
+/// The certificate for these hosts in `folder`, which is made, and valid for this many years, unless it is there
+/// already and has not expired. It can be given to clients as that of an authority.
 ///
 /// # Errors
 /// The folder cannot be written, or a host has a name that no certificate can have.

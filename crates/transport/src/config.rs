@@ -168,7 +168,7 @@ pub struct Config {
     /// The event loop on which that owner is a task, if it is one. Default: it is a thread that waits by itself.
     pub event_loop: Option<Arc<dyn EventLoop>>,
     /// Inbound connections that may exist at a time, those in the middle of a handshake or an inquiry included. When
-    /// there are so many, the oldest whose caller has not said yet who it is gives way to a new one. No fewer than
+    /// there are this many, the oldest whose caller has not said yet who it is gives way to a new one. No fewer than
     /// there ever are peers. Default: 64.
     pub inbound_connections_max: usize,
 }

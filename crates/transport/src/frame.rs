@@ -339,7 +339,8 @@ impl<R: Read> FrameReader<R> {
         Ok(Some(Begun { header, header_bytes, crc, body, filled }))
     }
 
-    /// Reads until so many bytes are in the buffer, of which the first are of a header; false at the end of the stream.
+    /// Reads until this many bytes are in the buffer, of which the first are of a header; false at the end of the
+    /// stream.
     fn fill(&mut self, bytes: usize) -> Result<bool, FrameError> {
         while self.end - self.start < bytes {
             // At most a part of one header is moved, and only once per read.

@@ -189,7 +189,7 @@ impl Session {
         self.link.turn.is_newest(self.serial) && !self.shared.is_stopping()
     }
 
-    /// Takes note of a frame; returns what it says.
+    /// Records what a frame says of its sender; returns what it says.
     pub(crate) fn arrived(&self, frame: Arrived) -> Option<Event> {
         let link = &self.link;
         // This comes before what the frame says is believed.

@@ -446,14 +446,14 @@ impl Link {
         *lock(&self.heard)
     }
 
-    /// Takes note that a life of the peer is welcome, which introduced itself with a log through `durable`.
+    /// Records a life of the peer that is welcome, and introduced itself with a log through `durable`.
     pub(crate) fn hear_life(&self, nonce: u64, durable: Lsn) {
         let mut heard = lock(&self.heard);
         let before = heard.filter(|(known, _)| *known == nonce).map_or(Lsn::ZERO, |(_, told)| told);
         *heard = Some((nonce, before.max(durable)));
     }
 
-    /// Takes note that the peer said something that rests on its log through `durable`, in the life with this nonce.
+    /// Records that the peer said something that rests on its log through `durable`, in the life with this nonce.
     pub(crate) fn hear(&self, nonce: u64, durable: Lsn) {
         if let Some((known, told)) = &mut *lock(&self.heard)
             && *known == nonce
@@ -533,7 +533,7 @@ impl Link {
         goes_on
     }
 
-    /// Takes note of what is in the way at the `version`th address.
+    /// Records what is in the way at the `version`th address.
     pub(crate) fn obstructed(&self, version: u64, kind: ObstacleKind, why: &str) {
         let mut out = lock(&self.out);
         if out.goes_on(version) {
@@ -541,7 +541,7 @@ impl Link {
         }
     }
 
-    /// Takes note that a replica that calls as this peer is refused.
+    /// Records that a replica that calls as this peer is refused.
     pub(crate) fn turn_away(&self) {
         *lock(&self.turned_away) = Some(Instant::now());
     }
@@ -552,7 +552,7 @@ impl Link {
         self.out_changed.notify_one();
     }
 
-    /// Takes note that the peer is away; frames that were taken and not sent as a whole are queued again.
+    /// The peer is away; frames that were taken and not sent as a whole are queued again.
     pub(crate) fn leave(&self, unsent: impl DoubleEndedIterator<Item = Arc<Frame>>) -> Option<SessionEnd> {
         let mut out = lock(&self.out);
         // The socket is shut down, so a thread that writes to it is about to end that.
@@ -581,7 +581,7 @@ impl Link {
         wait_while(&self.out_changed, out, delay, |out| !out.stopped && !out.redial_now).redial_now = false;
     }
 
-    /// Takes note of a probe of the peer, which is answered if there is a session, or of its answer to one.
+    /// A probe of the peer came, which is answered if there is a session, or its answer to one.
     pub(crate) fn probed(&self, probe: Probe) {
         let mut out = lock(&self.out);
         match probe {
@@ -613,7 +613,7 @@ impl Link {
         out.queue.push_mark(Arc::new(Frame::probe(self.own.cluster, self.own.durable(), probe)));
     }
 
-    /// Takes note of a life of the peer, whose birth was recognised; returns false if a later one was seen.
+    /// Records a life of the peer, whose birth was recognised; returns false if a later one was seen.
     pub(crate) fn see(&self, life: Life) -> bool {
         let mut latest = lock(&self.latest);
         let is_latest = latest.is_none_or(|latest| !latest.is_after(life));
@@ -623,7 +623,7 @@ impl Link {
         is_latest
     }
 
-    /// Takes note that the peer reached this replica. So a session with an earlier life of it is over, even
+    /// Records that the peer reached this replica. So a session with an earlier life of it is over, even
     /// if its host could not tell, and if there is none it is time to dial.
     pub(crate) fn heard_from(&self, life: Life) {
         let mut out = lock(&self.out);
@@ -698,7 +698,7 @@ impl Gather {
         slices
     }
 
-    /// Takes note that so many more bytes were written; returns how many frames left as a whole, and their bytes.
+    /// This many more bytes were written; returns how many frames left as a whole, and their bytes.
     pub(crate) fn advance(&mut self, bytes: usize) -> (usize, usize) {
         let mut left = self.written + bytes;
         let is_whole = |frame: &&Arc<Frame>| {
@@ -713,7 +713,7 @@ impl Gather {
 }
 
 impl Counters {
-    /// Counts a write with which so many frames left as a whole, of so many bytes.
+    /// Counts a write with which this many frames left as a whole, of this many bytes.
     pub(crate) fn count_written(&self, (frames, bytes): (usize, usize)) {
         self.frames_sent.fetch_add(frames as u64, Relaxed);
         self.bytes_sent.fetch_add(bytes as u64, Relaxed);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use synod_sync::time::Instant;
 use synod_wire::{Encoded, Writer};
 
-/// A peer that does not answer is asked again after so many intervals. With the default that is above what histograms
+/// A peer that does not answer is asked again after this many intervals. With the default that is above what histograms
 /// tell apart, so a peer that is very slow is measured, too.
 const PATIENCE: u32 = 4;
 

@@ -31,8 +31,8 @@ pub enum DecodeError {
     Unregistered(String),
 }
 
-/// A batch of at most so many bytes is copied: a buffer of its own, and putting its checksum together with that of the
-/// rest, would cost more.
+/// A batch of at most this many bytes is copied: a buffer of its own, and putting its checksum together with that of
+/// the rest, would cost more.
 const COPIED_BYTES_MAX: usize = 512;
 
 /// An encoded message or record: buffers to be written one after the other, and the checksum of all of them.

@@ -29,7 +29,7 @@ struct Origin {
 }
 
 impl Origin {
-    /// Takes note that a batch is delivered whose origin waits for none below `floor`.
+    /// Records that a batch is delivered whose origin waits for none below `floor`.
     fn deliver(&mut self, number: u64, floor: u64) {
         self.floor = self.floor.max(floor);
         if number > self.floor {
@@ -57,7 +57,7 @@ impl Delivered {
         })
     }
 
-    /// Takes note that this batch is delivered, or a reference to one.
+    /// Records that this batch is delivered, or a reference to one.
     pub fn deliver(&mut self, batch: &Batch) {
         let Some(id) = batch.id().filter(|&id| !self.voids(id)) else { return };
         let Some((replica, life)) = id.origin.of_replica() else { return };

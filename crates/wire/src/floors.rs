@@ -20,7 +20,7 @@ pub struct Floors {
 }
 
 impl Floors {
-    /// Takes note of what the origin of this batch says of its earlier ones; returns whether that is new.
+    /// Records what the origin of this batch says of its earlier ones; returns whether that is new.
     pub fn hear(&mut self, batch: &Batch) -> bool {
         let Some((replica, life)) = batch.id().and_then(|id| id.origin.of_replica()) else { return false };
         let heard = (life, batch.floor());

@@ -29,7 +29,7 @@ impl Groups {
     /// One group, which is what most clusters have.
     pub const ONE: Groups = Groups { count: 1, merged: None };
 
-    /// So many groups, each by itself.
+    /// This many groups, each by itself.
     #[must_use]
     pub const fn shards(count: u16) -> Groups {
         Groups { count, merged: None }

@@ -106,7 +106,7 @@ fn help(arguments: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The words of a text in lines of at most so many columns.
+/// The words of a text in lines of at most this many columns.
 fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -32,7 +32,7 @@ pub async fn told(args: &ClientArgs) -> Result<Vec<(String, StatusResponse)>, Fa
 /// How long others may take once a replica has told its status.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The latest group that one of the first endpoints to answer knows, of more than half of the voters if so many do.
+/// The latest group that one of the first endpoints to answer knows, of more than half of the voters if this many do.
 pub async fn group(client: &Client) -> Result<Group, Failure> {
     let mut answered = 0;
     let most = |status: &StatusResponse| {

@@ -177,7 +177,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     Ok(Checked { node, server, upkeep, check_at_start, groups, joining, client_urls, tls, warnings })
 }
 
-/// A warning if a cluster that begins with so many replicas is too small for what this durability loses.
+/// A warning if a cluster that begins with this many replicas is too small for what this durability loses.
 fn too_few_for(durability: Durability, replicas: usize) -> Option<String> {
     match replicas {
         1 if !durability.keeps_votes(Ending::Process) => {

@@ -16,8 +16,8 @@ use super::{
     flags::{Derived, Tuning},
 };
 
-/// What to do in place of taking an option that exists to be measured, where a cluster may have begun with it: its id is
-/// made of such settings.
+/// What to do in place of taking an option that exists to be measured, where a cluster may have begun with it: its id
+/// is made of such settings.
 const AS_OTHERS: &str =
     "or any value with --laboratory, which a member needs whose cluster has begun with it";
 

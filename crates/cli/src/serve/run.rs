@@ -1,5 +1,5 @@
-//! A replica's life in a process: flags become settings, the server runs until it is told to stop, and its end becomes an
-//! exit code.
+//! A replica's life in a process: flags become settings, the server runs until it is told to stop, and its end becomes
+//! an exit code.
 
 use std::{
     io::{self, Read as _},

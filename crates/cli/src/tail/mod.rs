@@ -59,7 +59,7 @@ pub struct TailArgs {
     /// group that --groups names and that has no slot here joins the others at their next round.
     #[arg(long, value_name = "START", default_value = "now")]
     from: From,
-    /// End after so many lines.
+    /// End after this many lines.
     #[arg(short = 'n', long, value_name = "LINES", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Print also what concerns sessions, the replicated clock and the group itself.

@@ -135,7 +135,7 @@ impl Record {
     }
 }
 
-/// For so many slots a batch is kept whose protocol does not run, until it is written again.
+/// For this many slots a batch is kept whose protocol does not run, until it is written again.
 const KEPT_PARKED: u64 = 64;
 
 impl Prove for Record {

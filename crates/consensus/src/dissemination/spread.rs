@@ -218,7 +218,7 @@ impl Balanced {
         }
     }
 
-    /// Takes note that records through this one are durable: what is held with them can be acknowledged.
+    /// Marks records through this one as durable: what is held with them can be acknowledged.
     pub(super) fn became_durable(&mut self, lsn: Lsn) {
         for id in self.store.durable(lsn) {
             self.holds_durably(id);
@@ -230,7 +230,7 @@ impl Balanced {
         self.unacknowledged.push(id);
     }
 
-    /// Takes note that a replica holds a batch durably.
+    /// Records that a replica holds a batch durably.
     fn note_holder(&mut self, id: BatchId, who: ReplicaId) {
         let (members, rules) = (&self.members, self.rules());
         self.store.held_by(id, members.only(who), |holders| rules.is_stable(members, holders));

@@ -17,7 +17,7 @@ const RECENT_BYTES_MAX: usize = 4 << 20;
 
 /// A batch that is known to exist, and that may be here.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct KnownBatch {
     /// The batch, if it is here.
     pub(super) batch: Option<Batch>,
     /// The slot through which this replica's own log keeps it.
@@ -36,7 +36,7 @@ pub(super) struct Known {
     source: Option<ReplicaId>,
 }
 
-impl Known {
+impl KnownBatch {
     /// Whether it may be proposed.
     fn may_be_proposed(&self, is_quorum: impl Fn(ReplicaSet) -> bool) -> bool {
         self.batch.is_some() && !self.proposed && is_quorum(self.holders)
@@ -46,7 +46,7 @@ impl Known {
 /// The batches that are not delivered yet, and a few that were delivered last.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
-    known: BTreeMap<BatchId, Known>,
+    known: BTreeMap<BatchId, KnownBatch>,
     /// How many of the batches this life made.
     own: usize,
     /// Bytes of the batches that are here.
@@ -84,7 +84,7 @@ impl Store {
     /// Whether there is no room for more batches of this origin.
     pub(super) fn is_full_of(&self, origin: ReplicaId) -> bool {
         let of_origin = |id: BatchId| id.origin.of_replica().is_some_and(|(replica, _)| replica == origin);
-        let bytes = |known: &Known| known.batch.as_ref().map_or(0, |batch| batch.bytes().len());
+        let bytes = |known: &KnownBatch| known.batch.as_ref().map_or(0, |batch| batch.bytes().len());
         // What all origins have is counted as it goes; only where that is much is it told apart.
         self.bytes > HELD_BYTES_MAX
             && self.iter().filter(|(id, _)| of_origin(*id)).map(|(_, known)| bytes(known)).sum::<usize>()
@@ -107,7 +107,7 @@ impl Store {
     }
 
     /// What is known of a batch.
-    pub(super) fn get_mut(&mut self, id: BatchId) -> Option<&mut Known> {
+    pub(super) fn get_mut(&mut self, id: BatchId) -> Option<&mut KnownBatch> {
         self.known.get_mut(&id)
     }
 
@@ -116,18 +116,18 @@ impl Store {
         self.get(id).or_else(|| self.recent.get(&id))
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (BatchId, &mut Known)> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (BatchId, &mut KnownBatch)> {
         self.known.iter_mut().map(|(&id, known)| (id, known))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (BatchId, &Known)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (BatchId, &KnownBatch)> {
         self.known.iter().map(|(&id, known)| (id, known))
     }
 
     /// Returns what is known of a batch, which some replica knows. It is asked for after `wait`, unless
     /// it comes by itself.
-    pub(super) fn note(&mut self, id: BatchId, now: Time, wait: Duration) -> &mut Known {
-        self.known.entry(id).or_insert_with(|| Known {
+    pub(super) fn note(&mut self, id: BatchId, now: Time, wait: Duration) -> &mut KnownBatch {
+        self.known.entry(id).or_insert_with(|| KnownBatch {
             batch: None,
             keep: Slot::ZERO,
             holders: ReplicaSet::default(),
@@ -140,7 +140,13 @@ impl Store {
     }
 
     /// Takes a batch that came, or was made here; the log will keep it through a slot once this record is durable.
-    pub(super) fn hold(&mut self, batch: Batch, keep: Slot, lsn: Lsn, known: (Time, Duration)) -> &mut Known {
+    pub(super) fn hold(
+        &mut self,
+        batch: Batch,
+        keep: Slot,
+        lsn: Lsn,
+        known: (Time, Duration),
+    ) -> &mut KnownBatch {
         let id = batch.id().expect("a batch that is disseminated has a name");
         self.bytes += batch.bytes().len();
         if lsn > Lsn::ZERO {
@@ -152,12 +158,12 @@ impl Store {
         entry
     }
 
-    /// Takes note of what the origin of this batch says of its earlier ones.
+    /// Records what the origin of this batch says of its earlier ones.
     pub(super) fn hear(&mut self, batch: &Batch) {
         self.floors.hear(batch);
     }
 
-    /// Takes note that this life made a batch, which is here.
+    /// Records that this life made a batch, which is here.
     pub(super) fn made(&mut self, id: BatchId) {
         if let Some(known) = self.known.get_mut(&id).filter(|known| !known.own) {
             known.own = true;
@@ -165,7 +171,7 @@ impl Store {
         }
     }
 
-    /// Takes note that this replica holds a batch durably. If a quorum does, and the batch is here, it may be proposed.
+    /// Records that this replica holds a batch durably. If a quorum does, and the batch is here, it may be proposed.
     pub(super) fn held_by(&mut self, id: BatchId, who: ReplicaSet, is_quorum: impl Fn(ReplicaSet) -> bool) {
         if let Some(known) = self.known.get_mut(&id) {
             known.holders = known.holders.union(who);
@@ -175,7 +181,7 @@ impl Store {
         }
     }
 
-    /// Takes note that a replica has a batch, or had it, so that it can be asked.
+    /// Records that a replica has a batch, or had it, so that it can be asked.
     pub(super) fn heard_of(&mut self, id: BatchId, from: ReplicaId) {
         if let Some(known) = self.known.get_mut(&id) {
             known.source.get_or_insert(from);
@@ -209,7 +215,7 @@ impl Store {
         Some(asked)
     }
 
-    /// Takes note that records through this one are durable; returns the batches that are durable with them.
+    /// Marks records through this one as durable; returns the batches that are durable with them.
     pub(super) fn durable(&mut self, lsn: Lsn) -> Vec<BatchId> {
         let mut durable = Vec::new();
         while let Some(&(record, id)) = self.undurable.front()
@@ -226,12 +232,12 @@ impl Store {
     /// The batches that this replica holds durably and has not delivered.
     pub(super) fn holdings(&self, members: &Members) -> Holdings {
         let me = members.me();
-        let held = |known: &Known| known.batch.is_some() && members.contains(known.holders, me);
+        let held = |known: &KnownBatch| known.batch.is_some() && members.contains(known.holders, me);
         let ids = self.iter().filter(|(_, known)| held(known)).map(|(id, _)| id);
         ids.take(usize::try_from(IDS_MAX).expect("a small number")).collect()
     }
 
-    /// Takes note that this replica begins to lead, and has these batches in its log: the others may be
+    /// Records that this replica begins to lead, and has these batches in its log: the others may be
     /// proposed if a quorum holds them.
     pub(super) fn begin_to_propose(
         &mut self,
@@ -279,7 +285,7 @@ impl Store {
         !self.undurable.is_empty()
     }
 
-    /// Takes note that a batch is delivered; returns it, with the slot through which the log keeps it. It can
+    /// Records that a batch is delivered; returns it, with the slot through which the log keeps it. It can
     /// be asked for, for a while.
     pub(super) fn take_delivered(&mut self, id: BatchId) -> Option<(Batch, Slot)> {
         self.stable.remove(&id);

@@ -166,7 +166,7 @@ impl BallotLeaderElection {
         planted::rules(self.planted)
     }
 
-    /// Takes note that the owner of this ballot tried to lead in it.
+    /// Records that the owner of this ballot tried to lead in it.
     fn note_try(&mut self, ballot: Ballot) {
         if let Some(index) = self.members.index(ballot.replica) {
             self.tried[index] = self.tried[index].max(ballot);
@@ -198,7 +198,7 @@ impl BallotLeaderElection {
         self.missed.map_or(0, |(_, round)| round)
     }
 
-    /// Takes note that the owner of the ballot that is followed is gone.
+    /// Records that the owner of the ballot that is followed is gone.
     fn miss_leader(&mut self) {
         self.missed = Some((self.leader, self.round));
         self.late = false;

@@ -1,5 +1,5 @@
-//! The rules of the elections `ballot` and `rotating`: each a function of plain data, with the line of the document that
-//! states it. `latency/rules.rs` has those of `latency`; `randomized` is a part of Raft, whose rules are in
+//! The rules of the elections `ballot` and `rotating`: each a function of plain data, with the line of the document
+//! that states it. `latency/rules.rs` has those of `latency`; `randomized` is a part of Raft, whose rules are in
 //! `../raft/rules.rs`.
 //!
 //! No safety rests on an election. These rules decide which replica leads, and whether one that works is left alone. A

@@ -1,8 +1,8 @@
 //! Phase 1, in the order in which its messages travel: a candidate asks (`Prepare`), each member promises and tells
 //! what it accepted (`Promise`), and with a quorum the candidate leads.
 //!
-//! The election says when (`stand` and `take_part` in `../paxos.rs`). `obeys_prepare` (there, too) takes the ballot of a
-//! `Prepare`: it refuses one below the promised ballot, and promises a higher one by `promise` here.
+//! The election says when (`stand` and `take_part` in `../paxos.rs`). `obeys_prepare` (there, too) takes the ballot of
+//! a `Prepare`: it refuses one below the promised ballot, and promises a higher one by `promise` here.
 //!
 //! One Phase 1 is for all slots after the candidate's decided prefix (Santos 2012, section 7.1.2). An answer comes in
 //! pages, each of which is asked for.

@@ -62,7 +62,7 @@ impl ElectionTimer {
         }
     }
 
-    /// Takes note of what happened to the session to a peer. If that peer leads, `rank` voters come before
+    /// Records what happened to the session to a peer. If that peer leads, `rank` voters come before
     /// this replica.
     pub(super) fn link(&mut self, now: Time, peer: ReplicaId, link: Link, priority: u8, rank: u32) {
         self.departures.link(now, peer, link);
@@ -121,7 +121,7 @@ impl ElectionTimer {
         }
     }
 
-    /// Takes note that a campaign failed.
+    /// Records that a campaign failed.
     pub(super) fn failed(&mut self) {
         self.failures += 1;
     }
@@ -150,7 +150,7 @@ impl ElectionTimer {
         Duration::from_nanos(z % span)
     }
 
-    /// Takes note that the leader of the term gave a sign of life.
+    /// Records that the leader of the term gave a sign of life.
     pub(super) fn heard_leader(&mut self, now: Time, leader: ReplicaId, priority: u8, rank: u32) {
         // Drawing for each message would be a waste: the end is drawn again once it has come nearer.
         if self.heard != Some(now) {
@@ -162,7 +162,7 @@ impl ElectionTimer {
         }
     }
 
-    /// Takes note that the time-out has ended. If it did so early, the leader may still turn out to live.
+    /// Records that the time-out has ended. If it did so early, the leader may still turn out to live.
     fn has_ended(&mut self, now: Time) {
         if now < self.ends_at {
             (self.missed, self.hastened_to) = (self.leader, None);
@@ -261,7 +261,7 @@ impl Raft {
         self.campaign(now, true, false, effects);
     }
 
-    /// Takes note of what happened to the session to a peer.
+    /// Records what happened to the session to a peer.
     pub(super) fn link(&mut self, now: Time, peer: ReplicaId, link: Link) {
         let priority = self.options.priority;
         self.election_timer.link(now, peer, link, priority, self.rank_after(peer));

@@ -139,7 +139,7 @@ impl Raft {
         Some(Position { slot, ballot: self.log.ballot_at(slot).unwrap_or_default() })
     }
 
-    /// Takes note that the leader has committed slots through this one. The message can only mean what is
+    /// Records that the leader has committed slots through this one. The message can only mean what is
     /// known to be in the leader's log as well.
     pub(super) fn on_commit(&mut self, commit: Slot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(commit);

@@ -67,7 +67,7 @@ impl Leader {
         self.peers.get(&id).is_some_and(follows)
     }
 
-    /// Takes note that a replica obeys no leader of a term below this one.
+    /// Records that a replica obeys no leader of a term below this one.
     pub(super) fn note_term(&mut self, id: ReplicaId, term: u64) {
         if let Some(peer) = self.peers.get_mut(&id).filter(|_| term > self.ballot.round) {
             peer.term_ahead = peer.term_ahead.max(Some(term));

@@ -57,7 +57,7 @@ impl Written {
 /// Bytes that an entry takes in a message besides its batch.
 const ENTRY_BYTES: usize = 32;
 
-/// How many of these entries, from the first on, fit a message of so many bytes, and how many bytes these
+/// How many of these entries, from the first on, fit a message of this many bytes, and how many bytes these
 /// take; at least one entry, if there is one.
 pub(super) fn fitting<'a>(entries: impl Iterator<Item = &'a Entry>, bytes_max: usize) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
@@ -111,7 +111,7 @@ impl Log {
         self.recorded
     }
 
-    /// Takes note that the records of earlier lives hold entries through this slot.
+    /// Learns that the records of earlier lives hold entries through this slot.
     pub(super) fn set_recorded(&mut self, slot: Slot) {
         self.recorded = self.recorded.max(slot);
     }
@@ -130,7 +130,7 @@ impl Log {
         &self.unwritten
     }
 
-    /// So many entries from a slot on. What was written together leaves together, and is then only shared.
+    /// This many entries from a slot on. What was written together leaves together, and is then only shared.
     pub(super) fn share(&self, from: Slot, count: usize) -> Entries {
         match self.written.get(self.position(from)) {
             Some(written) if written.first == from && written.entries.len() == count => {
@@ -198,7 +198,7 @@ impl Log {
     }
 
     /// Gives records to the entries that have none. `record` writes one and returns its number; none holds
-    /// more than so many bytes, or one entry.
+    /// more than this many bytes, or one entry.
     pub(super) fn write(&mut self, bytes_max: usize, mut record: impl FnMut(Slot, Entries) -> Lsn) {
         while !self.unwritten.is_empty() {
             let (count, _) = fitting(self.unwritten.iter(), bytes_max);
@@ -230,7 +230,7 @@ impl Log {
         self.written.push_back(written);
     }
 
-    /// Takes note of the term and the configuration of an entry that is added.
+    /// Records the term and the configuration of an entry that is added.
     fn takes(&mut self, slot: Slot, entry: &Entry) {
         if self.runs.back().is_none_or(|run| run.ballot != entry.ballot) {
             self.runs.push_back(Position { slot, ballot: entry.ballot });

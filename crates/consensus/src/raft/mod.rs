@@ -31,7 +31,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-pub use driftwood::{Known, Merge, Round, RoundConflict, Status as CommitStatus, VoteRound};
+pub use driftwood::{MemberStatus, Merge, Round, RoundConflict, Status as CommitStatus, VoteRound};
 pub use messages::{Configuration, Conflict, Entries, Entry, HeartbeatAck, Message, Record};
 pub use planted::Bug;
 pub(crate) use profile::PROFILE;

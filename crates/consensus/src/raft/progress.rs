@@ -69,7 +69,7 @@ impl Progress {
         }
     }
 
-    /// Takes note that the follower gives a sign of life.
+    /// Records that the follower gives a sign of life.
     pub(super) fn lives(&mut self, now: Time) {
         (self.heard, self.answers) = (now, true);
     }
@@ -86,7 +86,7 @@ impl Progress {
         }
     }
 
-    /// Takes note that a message with entries through `last` leaves.
+    /// Records that a message with entries through `last` leaves.
     pub(super) fn sent(&mut self, last: Slot, bytes: usize, now: Time, resend_after: Duration) {
         self.inflight.push_back((last, bytes));
         self.inflight_bytes += bytes;
@@ -96,7 +96,7 @@ impl Progress {
         self.resend.get_or_insert_with(|| Resend::first(now, resend_after));
     }
 
-    /// Takes note that the follower's log equals the leader's through a slot.
+    /// Records that the follower's log equals the leader's through a slot.
     pub(super) fn matches(&mut self, through: Slot, now: Time, resend_after: Duration) {
         let advanced = through > self.matched;
         self.matched = self.matched.max(through);
@@ -130,7 +130,7 @@ impl Progress {
         self.probe(agree.map_or(Slot(1), |slot| slot.min(prev.prev()).next()));
     }
 
-    /// Takes note that the follower needs what the leader no longer holds.
+    /// Records that the follower needs what the leader no longer holds.
     pub(super) fn must_catch_up(&mut self) {
         self.mode = Mode::CatchUp;
         self.forget_unanswered();

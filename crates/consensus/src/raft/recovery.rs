@@ -161,7 +161,7 @@ impl Raft {
         }
     }
 
-    /// Takes note of what a peer says was decided in a slot.
+    /// Records what a peer says was decided in a slot.
     pub(super) fn learn(&mut self, slot: Slot, entry: Entry, decided_in: Ballot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
         if slot != self.decided.next() || self.is_congested() {
@@ -185,7 +185,7 @@ impl Raft {
         debug_assert!(!leads || self.options.planted.is_some(), "a leader never changes its log");
     }
 
-    /// Takes note that a snapshot covers everything through the slot of `base`, from which on that
+    /// Records that a snapshot covers everything through the slot of `base`, from which on that
     /// configuration counts.
     pub(super) fn installed(&mut self, base: Configuration, decided_in: Ballot, effects: &mut Effects) {
         let slot = base.slot;

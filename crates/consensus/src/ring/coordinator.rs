@@ -89,7 +89,7 @@ pub(super) struct Attempts {
     pub(super) sent: u32,
 }
 
-/// So many times something goes round the ring before it goes to each member by itself.
+/// This many times something goes round the ring before it goes to each member by itself.
 pub(super) const ROUNDS: u32 = 2;
 
 impl Leader {

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{Effects, leadership::Leads, paxos::Paxos};
 
-/// A search waits at most so many election time-outs before its first probe.
+/// A search waits at most this many election time-outs before its first probe.
 const PATIENCE_MAX: u32 = 16;
 
 /// What a coordinator without a ring looks for.

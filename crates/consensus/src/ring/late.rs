@@ -12,7 +12,7 @@ use synod_wire::{Lsn, Slot, Time};
 use super::{Message, Ring, State, View, VoteRun, Votes};
 use crate::{Effects, acceptor::Votes as Durable, leadership::Leads, paxos::Paxos};
 
-/// Commits are slow that take longer than one part in so many of an election time-out.
+/// Commits are slow that take longer than one part in this many of an election time-out.
 const SLOW_PART: u32 = 100;
 
 /// The votes of the promised ballot that went on without this replica's own.

@@ -47,12 +47,12 @@ impl Field for Delay {
 
 /// Election time-outs from one comparison of orders to the next.
 const COMPARE_TIMEOUTS: u32 = 2;
-/// In so many comparisons one after the other some order must be worth a change.
+/// In this many comparisons one after the other some order must be worth a change.
 const COMPARISONS: u32 = 2;
-/// An order must be better by one part in so many, and by [`GAIN_MIN`], to be worth a change.
+/// An order must be better by one part in this many, and by [`GAIN_MIN`], to be worth a change.
 const GAIN_PART: u64 = 10;
 const GAIN_MIN: Duration = Duration::from_millis(1);
-/// Comparisons are at most so many times rarer after rings that did not carry.
+/// Comparisons are at most this many times rarer after rings that did not carry.
 const RARER_MAX: u32 = 16;
 /// Shares of proposals are counted in parts of this.
 const WHOLE: u64 = 1024;
@@ -101,7 +101,7 @@ impl Survey {
         self.compare_at = now + timeout * COMPARE_TIMEOUTS * self.rarer;
     }
 
-    /// Members as the points between which an order is chosen. So many votes decide.
+    /// Members as the points between which an order is chosen. This many votes decide.
     fn points(&self, ids: &[ReplicaId], needed: usize, unknown: Duration) -> Points {
         let all: u64 = ids.iter().filter_map(|id| self.proposed.get(id)).sum();
         let share = |id: &ReplicaId| match all {
@@ -136,12 +136,12 @@ struct Points {
     delays: Vec<Vec<u64>>,
     /// What each proposes of all, in parts of [`WHOLE`].
     shares: Vec<u64>,
-    /// How many votes decide; all, if there are not so many.
+    /// How many votes decide; all, if there are not this many.
     needed: usize,
 }
 
 impl Points {
-    /// So many members are compared in every order.
+    /// This many members are compared in every order.
     const EXACT_MAX: usize = 8;
     /// The most sweeps over all pairs of places to improve an order of more members.
     const SWEEPS_MAX: usize = 4;

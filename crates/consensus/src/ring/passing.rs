@@ -10,7 +10,7 @@ use crate::{
     paxos::{FamilyMessage, Paxos},
 };
 
-/// So many messages leave at the latest.
+/// This many messages leave at the latest.
 const OUTGOING_MAX: usize = 64;
 
 /// A message that leaves at the end of the burst.

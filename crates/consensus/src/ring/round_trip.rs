@@ -20,7 +20,7 @@ impl RoundTrip {
     /// How many of the longest ways fit into the time after which something is sent again.
     const WAYS: u32 = 3;
 
-    /// Takes note of what was decided. How long the way of something was that was sent again, after `least` or later,
+    /// Records what was decided. How long the way of something was that was sent again, after `least` or later,
     /// is not known: half of the time counts, but so little that a loss is soon forgotten. That is enough to find
     /// out, step by step, that the way takes longer than the wait.
     pub(super) fn took(&mut self, took: Took, least: Duration) {

@@ -93,7 +93,7 @@ rules! {
         Some(message)
     }
 
-    /// Bytes go with a batch for so many hops from its origin: past all others (section 2.3).
+    /// Bytes go with a batch for this many hops from its origin: past all others (section 2.3).
     fn hops_of_bytes(ring: &View) -> u8 {
         ring.hops()
     }

@@ -18,7 +18,7 @@ const HELD_BYTES_MAX: usize = 64 << 20;
 /// burst that left as one message would take its time on each link in turn, with all the other links idle.
 const MESSAGE_BYTES_MAX: usize = 16 << 10;
 
-/// So many places of batches that were delivered may stay in the order of those that are held.
+/// This many places of batches that were delivered may stay in the order of those that are held.
 const PLACES_SPARE: usize = 64;
 
 /// A batch that was sent more often than this, without being delivered, goes the way of a replica that is not in the
@@ -280,7 +280,7 @@ impl Ring {
     }
 }
 
-/// What a message carries of a batch that has so many hops to go with its bytes.
+/// What a message carries of a batch that has this many hops to go with its bytes.
 pub(super) fn carried(content: &Content, hops: u8, safe: bool) -> Content {
     let needed = hops > 0 || safe;
     match content {

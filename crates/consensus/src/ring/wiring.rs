@@ -1,5 +1,5 @@
-//! What the ring answers otherwise than the rest of the family (`../wiring.rs`): its states, and questions of the replica
-//! around it.
+//! What the ring answers otherwise than the rest of the family (`../wiring.rs`): its states, and questions of the
+//! replica around it.
 
 use std::{sync::Arc, time::Duration};
 

@@ -19,7 +19,7 @@ impl Round {
         Round(self.0 + 1)
     }
 
-    /// The phase of this round, from 1, where a phase has so many rounds.
+    /// The phase of this round, from 1, where a phase has this many rounds.
     #[must_use]
     pub fn phase(self, rounds: u64) -> u64 {
         self.0.div_ceil(rounds)

@@ -1,8 +1,8 @@
 //! The bounds of time-outs: below them a round can miss what is still under way, and a group may never decide.
 //!
 //! The document gives those of chapter 4 for clocks that drift (Lemma 4.2, Corollary 4.2), and those of chapter 5 in
-//! steps of equal length (Theorems 5.1 and 5.4). What phase synchronisation needs, and chapter 5 with clocks that drift,
-//! is derived in docs/rounds.md.
+//! steps of equal length (Theorems 5.1 and 5.4). What phase synchronisation needs, and chapter 5 with clocks that
+//! drift, is derived in docs/rounds.md.
 
 use std::{fmt, time::Duration};
 
@@ -131,7 +131,7 @@ impl Bounds {
         }
     }
 
-    /// So many delays, and `per_replica · n + more` steps.
+    /// This many delays, and `per_replica · n + more` steps.
     fn real(&self, delays: u32, per_replica: u32, more: i64) -> Duration {
         let steps = i64::from(per_replica) * i64::from(self.replicas) + more;
         let steps = u32::try_from(steps.max(0)).unwrap_or(u32::MAX);

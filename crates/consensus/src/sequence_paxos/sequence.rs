@@ -50,7 +50,7 @@ impl Sequence {
         self.elements.truncate(usize::try_from(keep).unwrap_or(usize::MAX));
     }
 
-    /// Takes note that the slot, and all slots before it, are decided, and that the slot holds this batch.
+    /// Records that the slot, and all slots before it, are decided, and that the slot holds this batch.
     pub(super) fn set_decided(&mut self, slot: Slot, batch: Batch) {
         debug_assert_eq!(slot, self.decided.next());
         if slot > self.last() {
@@ -62,7 +62,7 @@ impl Sequence {
         self.decided = slot;
     }
 
-    /// Takes note that slots through this one, which are all accepted, are decided; returns those that were not
+    /// Records that slots through this one, which are all accepted, are decided; returns those that were not
     /// before, with what they hold.
     pub(super) fn decide_through(&mut self, through: Slot) -> impl Iterator<Item = (Slot, &Batch)> {
         let through = through.max(self.decided);
@@ -72,7 +72,7 @@ impl Sequence {
         (first.0..).map(Slot).zip(self.elements.range(held))
     }
 
-    /// Takes note that a snapshot holds everything through this slot.
+    /// Records that a snapshot holds everything through this slot.
     pub(super) fn installed(&mut self, slot: Slot) {
         while self.first <= slot && self.elements.pop_front().is_some() {
             self.first = self.first.next();
@@ -93,7 +93,7 @@ impl Sequence {
         self.first.0 += dropped;
     }
 
-    /// A page: elements from a slot on, none after `last`, of at most so many bytes and slots, and at least
+    /// A page: elements from a slot on, none after `last`, of at most this many bytes and slots, and at least
     /// one if there is one.
     pub(super) fn page(&self, from: Slot, last: Slot, bytes_max: usize, slots_max: usize) -> Batches {
         let skip = usize::try_from(from.0.saturating_sub(self.first.0)).unwrap_or(usize::MAX);

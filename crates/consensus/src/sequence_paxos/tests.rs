@@ -205,7 +205,7 @@ impl Cluster {
         self.step(of, Input::Timer);
     }
 
-    /// Ends a life, and begins the next one with so many of its records.
+    /// Ends a life, and begins the next one with this many of its records.
     fn restart(&mut self, of: usize, records: usize, amnesia: bool) {
         let mut kept = std::mem::take(&mut self.nodes[of].records);
         kept.truncate(records);

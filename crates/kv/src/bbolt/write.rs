@@ -71,7 +71,7 @@ impl Writer {
         Writer { out: None, next: FIRST_PAGE, levels: vec![Page::default()], buckets: Vec::new() }
     }
 
-    /// Writes a file of so many pages.
+    /// Writes a file of this many pages.
     pub(crate) fn writing(pages: u64) -> Writer {
         let mut out = Vec::new();
         for number in 0..2 {
@@ -212,7 +212,7 @@ fn header(number: u64, kind: u16, count: u16, overflow: u32) -> Vec<u8> {
     header
 }
 
-/// One of the two meta pages of a file of so many pages, whose last one is the root.
+/// One of the two meta pages of a file of this many pages, whose last one is the root.
 fn meta(number: u64, pages: u64) -> Vec<u8> {
     const FLAGS: u32 = 0;
     const SEQUENCE: u64 = 0;

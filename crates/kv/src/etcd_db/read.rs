@@ -229,7 +229,7 @@ impl Backup {
     }
 }
 
-/// Reads a store from a database of so many bytes.
+/// Reads a store from a database of this many bytes.
 fn restore(file: &(impl ReadAt + ?Sized), bytes: u64, bump: Option<Bump>) -> io::Result<Restored> {
     let mut reader = Reader::open(file, bytes)?;
     let buckets = reader.buckets()?;

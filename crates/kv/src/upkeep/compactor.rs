@@ -14,13 +14,13 @@ use crate::{KvBug, planted};
 pub enum Compaction {
     /// Those that are older than this.
     Periodic(Duration),
-    /// All but so many.
+    /// All but this many.
     Revision(i64),
 }
 
 /// The longest time between two compactions of the periodic mode.
 const PERIODIC_INTERVAL_MAX: Duration = Duration::from_secs(3600);
-/// A period has so many notes.
+/// A period has this many notes.
 const NOTES: u32 = 10;
 /// The time between two compactions of the other mode.
 const REVISION_INTERVAL: Duration = Duration::from_secs(300);

@@ -97,13 +97,13 @@ pub const NO_HASH: i64 = -2;
 /// What a comparison shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// So many members have the same hash.
+    /// This many members have the same hash.
     Same(usize),
-    /// Some differ from the majority of all members, in which so many are the same.
+    /// Some differ from the majority of all members, in which this many are the same.
     Differ {
         /// Those that differ.
         differ: BTreeSet<u64>,
-        /// So many are the same.
+        /// This many are the same.
         same: usize,
     },
     /// There are several hashes, and none of them is that of a majority.

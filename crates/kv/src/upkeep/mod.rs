@@ -69,7 +69,7 @@ pub enum Task {
     Ask(u64, i64),
     /// Order the alarm CORRUPT for a member; 0 stands for the cluster as a whole.
     Raise(u64),
-    /// Take note of what came of a comparison.
+    /// Record what came of a comparison.
     Heed(Judged),
 }
 

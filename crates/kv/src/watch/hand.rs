@@ -2,12 +2,13 @@
 //! when the bound is reached, the hub is told that it has lost something, and no more until it asks for a view.
 
 use std::sync::{
+    Arc,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
     mpsc::Sender,
 };
 
 use super::message::Message;
-use crate::{Commit, Event, Feed, View};
+use crate::{Commit, Compactions, Event, Feed, View};
 
 /// Bytes of commits that may be on their way to the hub.
 pub const HANDED_BYTES_MAX: usize = 32 << 20;
@@ -24,20 +25,22 @@ pub struct Hand {
     view: AtomicU64,
     bytes: AtomicUsize,
     bytes_max: usize,
+    compactions: Option<Arc<dyn Compactions>>,
 }
 
 impl Hand {
-    /// A hand-over to the hub that takes these messages, within [`HANDED_BYTES_MAX`].
+    /// A hand-over to the hub that takes these messages, within [`HANDED_BYTES_MAX`], and of compactions to somebody
+    /// else.
     #[must_use]
-    pub fn new(messages: Sender<Message>) -> Hand {
-        Hand::bounded(messages, HANDED_BYTES_MAX)
+    pub fn new(messages: Sender<Message>, compactions: Option<Arc<dyn Compactions>>) -> Hand {
+        Hand { compactions, ..Hand::bounded(messages, HANDED_BYTES_MAX) }
     }
 
-    /// The same within other bounds.
+    /// One within other bounds, to the hub alone.
     #[must_use]
     pub fn bounded(messages: Sender<Message>, bytes_max: usize) -> Hand {
         let (events, view, bytes) = Default::default();
-        Hand { messages, events, view, bytes, bytes_max }
+        Hand { messages, events, view, bytes, bytes_max, compactions: None }
     }
 
     /// Asks for a view, and for all commits after it. The store sees the first wish no later than the second.
@@ -51,7 +54,7 @@ impl Hand {
         self.events.store(false, SeqCst);
     }
 
-    /// The hub has taken a commit of so many bytes.
+    /// The hub has taken a commit of this many bytes.
     pub(super) fn taken(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, SeqCst);
     }
@@ -82,6 +85,12 @@ impl Feed for Hand {
         self.send(Message::Committed(commit, bytes));
     }
 
+    fn compacting(&self, revision: i64, before: &dyn Fn() -> View) {
+        if let Some(compactions) = &self.compactions {
+            Arc::clone(compactions).compacting(revision, before);
+        }
+    }
+
     fn compacted(&self, revision: i64) {
         if self.wants_events() {
             self.send(Message::Compacted(revision));
@@ -94,6 +103,9 @@ impl Feed for Hand {
     }
 
     fn missed(&self) {
+        if let Some(compactions) = &self.compactions {
+            compactions.replaced();
+        }
         if self.wants_events() {
             self.send(Message::Lost);
         }

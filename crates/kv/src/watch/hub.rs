@@ -42,9 +42,9 @@ pub struct Bounds {
     pub recent_bytes_max: usize,
     /// Most bytes of events in one response, unless a single revision has more.
     pub response_bytes_max: usize,
-    /// After so many changes a slice of a view ends. What it found is told with the next whole revision.
+    /// After this many changes a slice of a view ends. What it found is told with the next whole revision.
     pub slice_changes: usize,
-    /// After so many bytes of events that somebody watches it ends with the next whole revision. It is less than a
+    /// After this many bytes of events that somebody watches it ends with the next whole revision. It is less than a
     /// stream has room for: so a watcher whose client reads stays with the view.
     pub slice_bytes: usize,
     /// Events that may be noted for watchers, each counted once for each of its watchers, until these get them. If one
@@ -141,7 +141,7 @@ struct Stream {
 enum Lack {
     /// Room on its stream.
     Room,
-    /// A place for a large revision, of which so many bytes are known.
+    /// A place for a large revision, of which this many bytes are known.
     Place(usize),
 }
 
@@ -411,8 +411,8 @@ impl Hub {
         Some(bytes_of(&forgotten))
     }
 
-    /// Gives a watcher what is pending from before this revision, of which it is known to get so many bytes. If nothing
-    /// keeps it waiting, it is one of those that get more later.
+    /// Gives a watcher what is pending from before this revision, of which it is known to get this many bytes. If
+    /// nothing keeps it waiting, it is one of those that get more later.
     fn put_off(&mut self, number: Number, revision: i64, bytes: usize, later: &mut Vec<Number>) {
         match self.deliver(number, revision - 1) {
             Err(lack) => self.wait_for(number, lack),
@@ -421,7 +421,7 @@ impl Hub {
         }
     }
 
-    /// Whether so many bytes would have no room on the stream of a watcher.
+    /// Whether this many bytes would have no room on the stream of a watcher.
     fn is_large(&self, number: Number, bytes: usize) -> bool {
         self.streams[&self.watchers[&number].stream].out.is_large(bytes)
     }
@@ -772,7 +772,7 @@ impl Hub {
     }
 }
 
-/// So many of these watchers, from the next one on, round and round.
+/// This many of these watchers, from the next one on, round and round.
 fn in_turn(watchers: &BTreeSet<Number>, next: &mut Number, most: usize) -> Vec<Number> {
     let round = watchers.range(*next..).chain(watchers.range(..*next));
     let some: Vec<_> = round.take(most).copied().collect();

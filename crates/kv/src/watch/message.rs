@@ -23,7 +23,7 @@ pub type StreamNumber = u64;
 /// What the hub is told.
 #[derive(Debug)]
 pub enum Message {
-    /// The store has committed this, which counts as so many bytes.
+    /// The store has committed this, which counts as this many bytes.
     Committed(Commit, usize),
     /// The store was compacted at this revision.
     Compacted(i64),
@@ -59,7 +59,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether it is one of those that are answered in their order, of which only so many may wait.
+    /// Whether it is one of those that are answered in their order, of which only this many may wait.
     #[must_use]
     pub fn is_answered(&self) -> bool {
         matches!(self, Request::Create(_) | Request::Refuse(_) | Request::Cancel(_) | Request::Progress(_))

@@ -180,7 +180,7 @@ impl Queue {
 }
 
 impl Outgoing {
-    /// The queue of a stream, beside others that have so many bytes waiting, to the hub that takes these messages.
+    /// The queue of a stream, beside others that have this many bytes waiting, to the hub that takes these messages.
     #[must_use]
     pub fn new(number: StreamNumber, all: Arc<All>, hub: Sender<Message>) -> Outgoing {
         Outgoing::bounded(number, all, hub, STREAM_BYTES_MAX)
@@ -208,13 +208,13 @@ impl Outgoing {
         self.room_beside(queue.bytes.small, &queue)
     }
 
-    /// Whether events of so many bytes are large: they would have no room if nothing waited here.
+    /// Whether events of this many bytes are large: they would have no room if nothing waited here.
     #[must_use]
     pub(super) fn is_large(&self, bytes: usize) -> bool {
         bytes > self.room_beside(0, &self.queue())
     }
 
-    /// The room for events beside so many bytes.
+    /// The room for events beside this many bytes.
     fn room_beside(&self, bytes: usize, queue: &Queue) -> usize {
         let others = self.all.bytes().saturating_sub(queue.extra() - bytes.saturating_sub(STREAM_BYTES_MIN));
         let extra = ALL_BYTES_MAX.saturating_sub(others) / SHARE;
@@ -290,7 +290,7 @@ impl Outgoing {
         Some(item)
     }
 
-    /// Takes note that all items that were taken have left.
+    /// Records that all items that were taken have left.
     pub fn sent(&self) {
         let mut queue = self.queue();
         let before = queue.extra();
@@ -324,17 +324,17 @@ impl Outgoing {
         self.all.wanting.load(Relaxed) > 0
     }
 
-    /// Takes note of how many streams wait for such a place.
+    /// Records how many streams wait for such a place.
     pub(super) fn set_wanting(&self, streams: usize) {
         self.all.wanting.store(streams, Relaxed);
     }
 
-    /// Takes note of a request that the hub is to answer.
+    /// Records a request that the hub is to answer.
     pub fn asks(&self) {
         self.queue().asked += 1;
     }
 
-    /// Takes note that the hub has answered a request, perhaps with no item.
+    /// Records that the hub has answered a request, perhaps with no item.
     pub fn answered(&self) {
         let mut queue = self.queue();
         queue.asked -= 1;

@@ -36,7 +36,7 @@ struct Share {
 }
 
 impl Places {
-    /// Places for so many bytes of revisions, unless the last of them has more than half of it.
+    /// Places for this many bytes of revisions, unless the last of them has more than half of it.
     pub(super) fn new(bytes_max: usize) -> Places {
         let (bytes, streams, queue, came) = Default::default();
         Places { bytes_max, bytes, streams, queue, came }
@@ -82,7 +82,7 @@ impl Places {
         had
     }
 
-    /// A watcher waits for a place for so many bytes at least; returns what [`Places::leave`] takes.
+    /// A watcher waits for a place for this many bytes at least; returns what [`Places::leave`] takes.
     pub(super) fn wait(&mut self, stream: StreamNumber, watcher: Number, bytes: usize) -> u64 {
         self.came += 1;
         let came = self.came;

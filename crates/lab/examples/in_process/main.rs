@@ -5,7 +5,7 @@
 //!
 //! With NAME only the implementations run whose names contain it.
 //!
-//! `in_process count NAME LOAD BATCHES` lets one implementation decide so many batches of one load (`64x1`) without a
+//! `in_process count NAME LOAD BATCHES` lets one implementation decide this many batches of one load (`64x1`) without a
 //! clock, for a program that counts instructions: `valgrind --tool=callgrind`. Two counts of batches give what one
 //! batch takes, without the start.
 //!
@@ -155,7 +155,7 @@ fn main() {
     }
 }
 
-/// Lets three replicas of an implementation decide so many batches, and shows how many that were.
+/// Lets three replicas of an implementation decide this many batches, and shows how many that were.
 fn decide(name: &str, load: &str, batches: u64) {
     let load = LOADS.into_iter().find(|(outstanding, commands)| load == format!("{outstanding}x{commands}"));
     let (outstanding, commands) = load.unwrap_or_else(|| panic!("LOAD is one of {LOADS:?}, as in 64x1"));

@@ -94,17 +94,17 @@ impl Ledger {
         self.watchers.iter().map(|watcher| watcher.next).min().unwrap_or(1)
     }
 
-    /// Takes note of a watch that is asked for again.
+    /// Records a watch that is asked for again.
     pub fn resumes(&mut self, watcher: usize) {
         self.watchers[watcher].resumed += 1;
     }
 
-    /// Takes note of something that must not happen to a watcher.
+    /// Records something that must not happen to a watcher.
     pub fn violates(&mut self, watcher: usize, what: String) {
         self.watchers[watcher].violates(what);
     }
 
-    /// Takes note of a response. What its first violation is follows from the order of the events in it.
+    /// Records a response. What its first violation is follows from the order of the events in it.
     pub fn note(&mut self, number: usize, events: &[Event]) {
         let watcher = &mut self.watchers[number];
         let events: Vec<_> =

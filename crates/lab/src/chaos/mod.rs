@@ -419,7 +419,7 @@ fn announce(log: &mut Log, args: &Args, seed: u64, on: &str, left_out: &[String]
     left_out.iter().for_each(|why| log.say(why));
 }
 
-/// Applies faults for so many seconds, each at least once. Returns a promise that was broken, which ends it.
+/// Applies faults for this many seconds, each at least once. Returns a promise that was broken, which ends it.
 async fn play(run: &mut Run, steps: Schedule, seconds: u64) -> Option<String> {
     let began = Instant::now();
     for (turn, step) in steps.enumerate() {

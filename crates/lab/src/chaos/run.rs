@@ -340,7 +340,7 @@ impl Run {
             }
             sleep(FILL_INTERVAL).await;
         }
-        // Without so many of the others there is no majority, unless the vote of the empty replica counts.
+        // Without this many of the others there is no majority, unless the vote of the empty replica counts.
         let others = (0..self.cluster.len()).filter(|&place| place != victim);
         let mut others: Vec<_> = others.collect();
         let first = step.choice % others.len();

@@ -41,8 +41,8 @@ impl Field<'_> {
         Ok(setup)
     }
 
-    /// The same on machines of virtual time with these costs and, if their cards are limited, so many megabits a second
-    /// in each direction.
+    /// The same on machines of virtual time with these costs and, if their cards are limited, this many megabits a
+    /// second in each direction.
     pub(super) fn machines(
         &self,
         replicas: usize,

@@ -23,7 +23,7 @@ const LEAD: f64 = 20.0;
 const LABEL_MAX: f64 = 170.0;
 /// About how many markers a line has. An axis has a number at each place if there are no more places than this.
 const MARKS: usize = 10;
-/// Panels have axes of their own if the last place of one is so many times as far as that of another.
+/// Panels have axes of their own if the last place of one is this many times as far as that of another.
 const OWN_AXIS: f64 = 5.0;
 /// Between two panels.
 const GAP: f64 = 22.0;

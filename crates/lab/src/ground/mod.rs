@@ -71,8 +71,8 @@ impl Ground {
                  share the cores"
             }
             Ground::Namespaces => {
-                "a process `synod serve` each, in a network namespace of its own whose card sends and receives so many \
-                 bits a second (tc tbf, headers included) and adds no delay; clients over gRPC in the lab's process, \
+                "a process `synod serve` each, in a network namespace of its own whose card sends and receives at the \
+                 given rate (tc tbf, headers included) and adds no delay; clients over gRPC in the lab's process, \
                  behind the cards; all of them share the cores"
             }
             Ground::Threads => {

@@ -191,7 +191,7 @@ impl Namespaces {
         (1..).zip(&self.names).map(address).collect()
     }
 
-    /// Lets each replica send so many bytes a second, and receive as many, headers included.
+    /// Lets each replica send this many bytes a second, and receive as many, headers included.
     pub(crate) fn limit(&self, bytes_per_second: f64) -> Result<(), String> {
         let rate = format!("{:.0}bit", bytes_per_second * 8.0);
         let (burst, waiting) = (BURST_BYTES.to_string(), WAITING_BYTES.to_string());

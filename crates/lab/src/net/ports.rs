@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// So many ports are remembered; far more than groups that start at a time take.
+/// This many ports are remembered; far more than groups that start at a time take.
 const REMEMBERED: usize = 2048;
 
 /// Addresses on the loopback interface at which no process listens. Their ports are below those that the system gives

@@ -53,7 +53,7 @@ impl Learner {
 }
 
 impl ProgressReports {
-    /// Takes note of the members of a group, of which slots through `decided` tell. A replica that finds in them that
+    /// Records the members of a group, of which slots through `decided` tell. A replica that finds in them that
     /// it came back says how far it is, also if nobody called it.
     pub(crate) fn group_changed(&mut self, me: ReplicaId, group: &Group, decided: Slot) {
         self.retired &= group.member(me).is_none();
@@ -69,7 +69,7 @@ impl ProgressReports {
         self.retired
     }
 
-    /// Takes note of how far a learner says it is. It is a member after slot `added`, if nothing else is known.
+    /// Records how far a learner says it is. It is a member after slot `added`, if nothing else is known.
     fn heard_learner(&mut self, id: ReplicaId, decided: Slot, added: Slot, now: Time) {
         let learner = self.learners.entry(id).or_insert(Learner::new(added));
         (learner.decided, learner.heard) = (decided, now);
@@ -80,8 +80,8 @@ impl ProgressReports {
         self.learners.iter().map(|(&id, learner)| (id, learner.decided))
     }
 
-    /// Whether the learner reported within `timeout` that it holds all slots through `decided` and the change that added
-    /// it.
+    /// Whether the learner reported within `timeout` that it holds all slots through `decided` and the change that
+    /// added it.
     pub(crate) fn has_learned(&self, id: ReplicaId, decided: Slot, now: Time, timeout: Duration) -> bool {
         self.learners.get(&id).is_some_and(|learner| {
             learner.decided >= learner.added.max(decided) && now.since(learner.heard) <= timeout
@@ -102,7 +102,7 @@ impl ProgressReports {
         next.or(ready.first()).copied()
     }
 
-    /// Takes note that a learner got no vote when this replica asked for one.
+    /// Records that a learner got no vote when this replica asked for one.
     pub(crate) fn refuse(&mut self, learner: ReplicaId) {
         self.refused = Some(learner);
     }
@@ -132,7 +132,7 @@ pub(crate) struct Peer {
 
 /// What this replica goes by when a peer says how far it is.
 #[derive(Clone, Copy, Debug)]
-struct Place<'a> {
+struct OwnProgress<'a> {
     me: ReplicaId,
     /// The group after slot `decided`.
     group: &'a Group,
@@ -159,7 +159,7 @@ struct Concerns {
     orders: bool,
 }
 
-impl Place<'_> {
+impl OwnProgress<'_> {
     /// What a peer is to this replica.
     fn concerns(&self, peer: &Peer) -> Concerns {
         let &Peer { id, epoch, decided, .. } = peer;
@@ -217,13 +217,13 @@ impl Replica {
             && self.known.met.insert(from)
     }
 
-    /// Takes note that a replica, which keeps slots from `kept` on, calls this one a member after slot `decided`.
+    /// Records that a replica, which keeps slots from `kept` on, calls this one a member after slot `decided`.
     pub(crate) fn called_back(&mut self, now: Time, from: ReplicaId, kept: Slot, decided: Slot) {
         self.called(from, decided);
         self.catch_up.told(from, kept, decided, now);
     }
 
-    /// Takes note that a replica has this one for a member after slot `decided`. This replica may have left the group
+    /// Records that a replica has this one for a member after slot `decided`. This replica may have left the group
     /// before, and finds in what it lacks that it came back.
     fn called(&mut self, from: ReplicaId, decided: Slot) {
         if decided > self.decided.last() {
@@ -259,8 +259,8 @@ impl Replica {
     }
 
     /// What this replica goes by when a peer says how far it is.
-    fn place(&self) -> Place<'_> {
-        Place {
+    fn own_progress(&self) -> OwnProgress<'_> {
+        OwnProgress {
             me: self.me,
             group: &self.group,
             running: self.known.running,
@@ -272,7 +272,7 @@ impl Replica {
 
     pub(crate) fn heard_progress(&mut self, now: Time, peer: Peer, kept: Slot, actions: &mut Vec<Action>) {
         let Peer { id, decided, view, .. } = peer;
-        let concerns = self.place().concerns(&peer);
+        let concerns = self.own_progress().concerns(&peer);
         self.known.hears_of(decided);
         self.heard_ahead(id, decided);
         self.catch_up.told(id, kept, decided, now);
@@ -301,7 +301,7 @@ impl Replica {
             self.input(now, Input::Link { peer: id, link: Link::Renewed }, actions);
         }
         // The protocol may have gone on meanwhile.
-        if self.place().takes_leader_from(&peer) {
+        if self.own_progress().takes_leader_from(&peer) {
             self.leader_changed(now, view, actions);
         }
     }
@@ -469,9 +469,9 @@ mod tests {
     }
 
     /// Replica 1 in the group's epoch, with slots through 20.
-    fn place(group: &Group, orders: bool) -> Place<'_> {
+    fn own_progress(group: &Group, orders: bool) -> OwnProgress<'_> {
         let (running, decided, view) = (group.epoch, Slot(20), LeaderView::default());
-        Place { me: R1, group, decided, running, orders, view }
+        OwnProgress { me: R1, group, decided, running, orders, view }
     }
 
     fn peer(id: u64, epoch: Epoch, decided: u64) -> Peer {
@@ -483,12 +483,12 @@ mod tests {
         let group = group();
         let epoch = group.epoch;
         let orders = Concerns { orders: true, ..NOTHING };
-        let at = |place: Place<'_>, decided| place.concerns(&peer(2, epoch, decided));
-        assert_eq!(at(place(&group, true), 20), orders);
-        assert_eq!(at(place(&group, true), 19), Concerns { wants_answer: true, ..orders });
-        assert_eq!(at(place(&group, false), 19), NOTHING);
+        let at = |place: OwnProgress<'_>, decided| place.concerns(&peer(2, epoch, decided));
+        assert_eq!(at(own_progress(&group, true), 20), orders);
+        assert_eq!(at(own_progress(&group, true), 19), Concerns { wants_answer: true, ..orders });
+        assert_eq!(at(own_progress(&group, false), 19), NOTHING);
         let later = peer(2, Epoch(epoch.0 + 1), 19);
-        assert_eq!(place(&group, true).concerns(&later), NOTHING, "it knows more than this replica");
+        assert_eq!(own_progress(&group, true).concerns(&later), NOTHING, "it knows more than this replica");
     }
 
     #[test]
@@ -496,17 +496,17 @@ mod tests {
         let without = |removed| changed(&group(), Change::Remove(ReplicaId(removed)));
         let others = without(3);
         let answered = Concerns { wants_answer: true, ..NOTHING };
-        assert_eq!(place(&others, true).concerns(&peer(3, Epoch(1), 20)), answered);
-        assert_eq!(place(&others, true).concerns(&peer(3, Epoch(1), 21)), NOTHING);
+        assert_eq!(own_progress(&others, true).concerns(&peer(3, Epoch(1), 20)), answered);
+        assert_eq!(own_progress(&others, true).concerns(&peer(3, Epoch(1), 21)), NOTHING);
         let mine = without(1);
         let succeeds = Concerns { succeeds: true, ..NOTHING };
-        assert_eq!(place(&mine, false).concerns(&peer(2, mine.epoch, 21)), succeeds);
+        assert_eq!(own_progress(&mine, false).concerns(&peer(2, mine.epoch, 21)), succeeds);
         assert_eq!(
-            place(&mine, false).concerns(&peer(2, Epoch(1), 21)),
+            own_progress(&mine, false).concerns(&peer(2, Epoch(1), 21)),
             NOTHING,
             "it may still need this one"
         );
-        let to_join = Place { me: R4, ..place(&mine, false) };
+        let to_join = OwnProgress { me: R4, ..own_progress(&mine, false) };
         assert_eq!(to_join.concerns(&peer(2, mine.epoch, 21)), NOTHING, "it was never a member");
     }
 
@@ -515,9 +515,9 @@ mod tests {
         let with_learner =
             changed(&group(), Change::Add { info: crate::MemberInfo::default(), goal: Goal::Vote });
         let learns = Concerns { joins: true, learns: true, ..NOTHING };
-        assert_eq!(place(&with_learner, true).concerns(&peer(4, Epoch(1), 15)), learns);
+        assert_eq!(own_progress(&with_learner, true).concerns(&peer(4, Epoch(1), 15)), learns);
         let promoted = changed(&with_learner, Change::promote(R4));
-        let joins = |decided| place(&promoted, true).concerns(&peer(4, Epoch(1), decided)).joins;
+        let joins = |decided| own_progress(&promoted, true).concerns(&peer(4, Epoch(1), decided)).joins;
         assert!(joins(9) && !joins(10), "the epoch begins with slot 11");
     }
 
@@ -529,13 +529,13 @@ mod tests {
             ballot: Ballot { round, ..Ballot::ZERO },
         };
         let says = |leader, round, epoch| Peer { view: view(leader, round), ..peer(2, epoch, 20) };
-        let knows = Place { view: view(3, 5), ..place(&group, false) };
+        let knows = OwnProgress { view: view(3, 5), ..own_progress(&group, false) };
         let epoch = group.epoch;
         assert!(knows.takes_leader_from(&says(2, 6, epoch)));
         assert!(!knows.takes_leader_from(&says(2, 4, epoch)) && !knows.takes_leader_from(&says(3, 5, epoch)));
         assert!(!knows.takes_leader_from(&says(1, 6, epoch)), "that is this replica");
         assert!(!knows.takes_leader_from(&says(2, 6, Epoch(epoch.0 - 1))));
-        let orders = Place { orders: true, ..knows };
+        let orders = OwnProgress { orders: true, ..knows };
         assert!(!orders.takes_leader_from(&says(2, 6, epoch)));
     }
 

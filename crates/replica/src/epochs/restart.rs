@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use synod_consensus::{Bug, Effect, Effects, Record, Restart};
-use synod_wire::{Ballot, Ballots, Batch, BatchId, Epoch, Keep, Lsn, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, Delivered, Epoch, Keep, Lsn, Slot, Time};
 
 use crate::{Action, Group, LogRecord, Replica, salvage::Salvaged};
 
@@ -12,6 +12,8 @@ use crate::{Action, Group, LogRecord, Replica, salvage::Salvaged};
 struct Found {
     /// The records of protocols, by epoch.
     protocol: BTreeMap<Epoch, Vec<Record>>,
+    /// The epochs of which records may be missing.
+    distrusted: BTreeSet<Epoch>,
     /// What other replicas said is decided.
     learned: BTreeMap<Slot, (Ballots, Batch)>,
     /// The slots that ended epochs, and the ballots of these slots.
@@ -34,9 +36,28 @@ impl Found {
             found.take(record, &has);
         }
         if !whole {
-            distrust(&mut found.protocol);
+            found.distrust();
         }
         found
+    }
+
+    /// Removes the records that cannot be believed where some may be missing, since one of those may have held the last
+    /// value of a slot: only records that say by themselves what was decided are kept. Which of these help is for
+    /// [`resolvable`] to say.
+    fn distrust(&mut self) {
+        for (&epoch, records) in &mut self.protocol {
+            records.retain(|record| !matches!(record.keep(), Keep::Slot(_)) || record.is_decision());
+            self.distrusted.insert(epoch);
+        }
+    }
+
+    /// What the records of an epoch are for a replica that has come so far.
+    fn records(&self, replica: &Replica, epoch: Epoch) -> Option<Vec<Record>> {
+        let mut records = self.protocol.get(&epoch)?.clone();
+        if self.distrusted.contains(&epoch) {
+            resolvable(&mut records, replica.history.delivered(), replica.decided.last());
+        }
+        Some(records)
     }
 
     fn take(&mut self, record: LogRecord, has: &impl Fn(Bug) -> bool) {
@@ -55,7 +76,7 @@ impl Found {
             }
             LogRecord::Entered { group, amnesia } => {
                 if amnesia {
-                    distrust(&mut self.protocol);
+                    self.distrust();
                 }
                 self.amnesia = amnesia;
                 self.entered = Some(group);
@@ -124,23 +145,40 @@ impl Found {
     }
 }
 
-/// Removes the records that cannot be believed where some may be missing, since one of those may have held
-/// the last value of a slot: only records that say by themselves what was decided are kept. A record that
-/// refers to a batch that is missing says nothing.
-fn distrust(by_epoch: &mut BTreeMap<Epoch, Vec<Record>>) {
-    for records in by_epoch.values_mut() {
-        let mut held: BTreeSet<BatchId> = BTreeSet::new();
-        for record in records.iter().filter(|record| matches!(record, Record::Dissemination(_))) {
-            record.body().for_each_batch(&mut |_, batch| held.extend(batch.id()));
-        }
-        records.retain(|record| {
-            let mut whole = true;
-            record.body().for_each_batch(&mut |_, batch| {
-                whole &= !batch.is_reference() || batch.id().is_some_and(|id| held.contains(&id));
-            });
-            !matches!(record.keep(), Keep::Slot(_)) || record.is_decision() && whole
+/// Keeps of the records of a log that lacks some those that help: a decision whose batch is missing does not. But **a
+/// reference that is void needs no batch**, and nobody may have the batch any more. If it were dropped at each start,
+/// replicas that all learned the slot after a loss could never prove it to each other.
+///
+/// All slots through `decided` are delivered, with the names in `delivered`. After a slot of which nothing is known it
+/// is not known either which references are void.
+pub(super) fn resolvable(records: &mut Vec<Record>, delivered: &Delivered, decided: Slot) {
+    let (mut held, mut decisions) = (BTreeSet::new(), BTreeMap::new());
+    for record in records.iter().filter(|record| record.is_decision()) {
+        record.body().for_each_batch(&mut |slot, batch| match record {
+            Record::Dissemination(_) => held.extend(batch.id()),
+            _ => _ = decisions.insert(slot, batch.clone()),
         });
     }
+    let mut table = delivered.clone();
+    let mut void = BTreeSet::new();
+    let (mut slot, is_held) =
+        (decided.next(), |batch: &Batch| batch.id().is_some_and(|id| held.contains(&id)));
+    while let Some(batch) = decisions.get(&slot) {
+        if batch.id().is_some_and(|id| table.voids(id)) {
+            void.insert(slot);
+        } else if batch.is_reference() && !is_held(batch) {
+            break;
+        }
+        table.deliver(batch);
+        slot = slot.next();
+    }
+    records.retain(|record| {
+        let mut whole = true;
+        record.body().for_each_batch(&mut |slot, batch| {
+            whole &= !batch.is_reference() || is_held(batch) || void.contains(&slot);
+        });
+        whole || !matches!(record.keep(), Keep::Slot(_))
+    });
 }
 
 impl Replica {
@@ -156,6 +194,7 @@ impl Replica {
         self.known.replaying = false;
         self.known.ended = false;
         (self.known.running, self.known.first) = found.running(&self.group, |bug| self.has(bug));
+        self.known.distrusted = found.distrusted.contains(&self.known.running);
         self.known.parked = found.protocol.remove(&self.known.running).unwrap_or_default();
         let parked = std::mem::take(&mut self.known.parked);
         parked.iter().for_each(|record| self.log_names(record));
@@ -203,7 +242,7 @@ impl Replica {
     /// learned.
     fn replay_old_epoch(&mut self, now: Time, through: Slot, found: &Found, actions: &mut Vec<Action>) {
         let epoch = self.group.epoch;
-        let (Some(members), Some(records)) = (self.voting(), found.protocol.get(&epoch).cloned()) else {
+        let (Some(members), Some(records)) = (self.voting(), found.records(self, epoch)) else {
             return;
         };
         let mut unwritten = Effects::new(Lsn::ZERO);
@@ -224,8 +263,8 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use synod_consensus::Options;
-    use synod_wire::ReplicaId;
+    use synod_consensus::{Options, dissemination, sequence_paxos};
+    use synod_wire::{BatchBuilder, BatchId, Incarnation, ReplicaId, replica_session};
 
     const NO_BUG: fn(Bug) -> bool = |_| false;
 
@@ -307,5 +346,57 @@ mod tests {
         let found = Found::read(vec![ended(4, 2), ended(9, 7)], true, NO_BUG);
         let of = |slot, round| found.in_its_epoch(Slot(slot), ballots(round)).decided.round;
         assert_eq!([of(4, 1), of(4, 3), of(5, 3), of(10, 1)], [2, 3, 7, 1]);
+    }
+
+    /// Batch `number` of a life of r2.
+    fn batch(life: u64, number: u64) -> Batch {
+        let origin = replica_session(ReplicaId(2), Incarnation(life), 0);
+        let mut builder = BatchBuilder::identified();
+        builder.push(origin, number, 1, b"x");
+        builder.finish_as(BatchId { origin, number }, 1)
+    }
+
+    fn learned(slot: u64, batch: &Batch) -> Record {
+        let batch = batch.reference().expect("it has a name");
+        sequence_paxos::Record::Learned { slot: Slot(slot), ballots: Ballots::ZERO, batch }.into()
+    }
+
+    fn held(batch: Batch) -> Record {
+        dissemination::Record::Held { keep: Slot(9), batch }.into()
+    }
+
+    fn slots_of(records: &[Record]) -> Vec<u64> {
+        let mut slots = Vec::new();
+        for record in records.iter().filter(|record| !matches!(record, Record::Dissemination(_))) {
+            record.body().for_each_batch(&mut |slot, _| slots.push(slot.0));
+        }
+        slots
+    }
+
+    /// All replicas may have learned the slots after they had lost their logs, and nobody may have a void batch.
+    #[test]
+    fn a_reference_that_is_void_is_known_without_its_batch_where_records_are_missing() {
+        let (earlier, later) = (batch(3, 6), batch(4, 1));
+        let records = [held(later.clone()), learned(5, &later), learned(6, &earlier), learned(7, &earlier)];
+        let after = |decided| {
+            let mut records = records.to_vec();
+            resolvable(&mut records, &Delivered::default(), Slot(decided));
+            slots_of(&records)
+        };
+        assert_eq!(after(4), [5, 6, 7]);
+        assert_eq!(after(3), [5], "slot 4 may have named batches of a later life than slot 6 does");
+        let mut delivered = Delivered::default();
+        delivered.deliver(&later);
+        let mut rest = vec![learned(6, &earlier), learned(8, &earlier)];
+        resolvable(&mut rest, &delivered, Slot(5));
+        assert_eq!(slots_of(&rest), [6]);
+    }
+
+    #[test]
+    fn a_decision_whose_batch_is_missing_says_nothing() {
+        let (one, other) = (batch(3, 1), batch(3, 2));
+        let mut records = vec![held(other.clone()), learned(1, &one), learned(2, &other)];
+        resolvable(&mut records, &Delivered::default(), Slot(0));
+        assert_eq!(slots_of(&records), [2]);
     }
 }

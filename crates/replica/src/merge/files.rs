@@ -14,14 +14,14 @@ use crate::{Cut, Executor, Installed, SnapshotInfo, StateMachine};
 #[derive(Debug, Default)]
 pub struct MergedFiles {
     /// The latest last.
-    files: Vec<Known>,
+    files: Vec<KnownFile>,
     added: u64,
     /// Which file a peer receives for a group: other files may hold the group through the same slot.
     serving: BTreeMap<(ReplicaId, GroupId), (Slot, MergedFile)>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownFile {
     file: MergedFile,
     /// The number of files of which replicas had been told before.
     added: u64,
@@ -70,14 +70,14 @@ impl MergedFiles {
         (file.holds(group, slot) && is_free).then_some(file)
     }
 
-    /// Takes note of a file that was accepted and has its name now. The executor is to go on from it.
+    /// Records a file that was accepted and has its name now. The executor is to go on from it.
     pub fn receive(&mut self, file: MergedFile) {
         self.put(file, true);
     }
 
     /// The executor has gone on from a file that was received: replicas are told of it.
     pub fn installed(&mut self, group: GroupId, slot: Slot) {
-        let is_it = |known: &mut Known| known.is_new && known.file.is_named(group, slot);
+        let is_it = |known: &mut KnownFile| known.is_new && known.file.is_named(group, slot);
         let found = self.files.extract_if(.., is_it).next();
         if let Some(known) = found {
             self.put(known.file, false);
@@ -103,7 +103,7 @@ impl MergedFiles {
         self.files.iter().map(|known| &known.file).find(|file| file.is_named(group, slot))
     }
 
-    /// Takes note of a file, which takes the place of one with the same name.
+    /// Records a file, which takes the place of one with the same name.
     pub fn add(&mut self, file: MergedFile) {
         self.put(file, false);
     }
@@ -111,11 +111,11 @@ impl MergedFiles {
     fn put(&mut self, file: MergedFile, is_new: bool) {
         self.files.retain(|known| !known.file.is_named(file.group, file.slot));
         self.added += 1;
-        self.files.push(Known { file, added: self.added, is_new });
+        self.files.push(KnownFile { file, added: self.added, is_new });
         self.files.sort_by_key(|known| (known.file.cut.order, known.added));
     }
 
-    fn told(&self) -> impl Iterator<Item = &Known> {
+    fn told(&self) -> impl Iterator<Item = &KnownFile> {
         self.files.iter().filter(|known| !known.is_new)
     }
 
@@ -198,7 +198,7 @@ impl MergedFiles {
     ) -> Result<Vec<Option<Installed>>, E> {
         let mut damaged = Vec::new();
         // The latest first: of the others only what it lacks is read.
-        for Known { file, .. } in self.files.iter().rev() {
+        for KnownFile { file, .. } in self.files.iter().rev() {
             let held = executor.cut();
             let is_further = file.cut.order > held.order;
             let lacks = file.cut.slots.iter().zip(&held.slots).any(|(theirs, own)| theirs > own);
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(files.slots_of(BUSY), [11, 12].map(Slot));
     }
 
-    /// A state after so many batches of the busy group, with so many skips of the quiet one, and its snapshot.
+    /// A state after this many batches of the busy group, with this many skips of the quiet one, and its snapshot.
     fn taken(batches: u64, skips: u64) -> (Vec<u8>, MergedFile) {
         let mut executor = empty();
         for (group, kind, count) in

@@ -65,7 +65,7 @@ impl Place {
 }
 
 /// No skip goes beyond this position: what names a later one was not made by this program, and would leave the others
-/// behind for good. So many positions last for centuries, and arithmetic with them does not overflow.
+/// behind for good. This many positions last for centuries, and arithmetic with them does not overflow.
 const SKIPS_TO_MAX: u64 = 1 << 62;
 
 /// How many batches of a group come in a row; the same at all replicas of a cluster, forever (Benz 2013: M).

@@ -80,7 +80,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Nothing was seen yet of so many groups.
+    /// Nothing was seen yet of this many groups.
     #[must_use]
     pub fn new(skips: Skips, take: Take, groups: usize, now: Time) -> Pace {
         Pace {
@@ -113,7 +113,7 @@ impl Pace {
         skips
     }
 
-    /// Takes note of where the groups are.
+    /// Records where the groups are.
     fn look(&mut self, now: Time, places: &[Place]) {
         let (at, before) = &mut self.measured;
         if before.is_empty() {
@@ -157,7 +157,7 @@ impl Pace {
         proposed
     }
 
-    /// The position to which a group should skip now, if it should. `proposed`: so many of its batches are under way.
+    /// The position to which a group should skip now, if it should. `proposed`: this many of its batches are under way.
     fn target(&mut self, now: Time, group: GroupId, places: &[Place], proposed: u64) -> Option<u64> {
         let at = usize::from(group.0);
         let position = places[at].position;

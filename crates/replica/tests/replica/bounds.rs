@@ -193,7 +193,7 @@ fn a_ring_passes_bytes_on_at_once_however_much_waits_to_be_executed() {
     assert_eq!(passed_on(1_000), passed_on(0));
 }
 
-/// A batch of so many bytes.
+/// A batch of this many bytes.
 fn batch(len: usize) -> Batch {
     let mut builder = BatchBuilder::new();
     builder.push(SessionId(1), 1, 1, &vec![7; len]);

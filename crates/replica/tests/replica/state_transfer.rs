@@ -51,7 +51,7 @@ struct World {
 }
 
 impl World {
-    /// Makes a world of replicas that have decided so many slots.
+    /// Makes a world of replicas that have decided this many slots.
     fn new(voters: u64, slots: u64, command_bytes: usize, state_transfer: StateTransfer) -> World {
         let mut settings = Settings::default();
         settings.state_transfer = state_transfer;

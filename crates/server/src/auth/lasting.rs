@@ -29,7 +29,7 @@ struct Marks {
     of_any: Sender<()>,
     /// Of the calls of a user.
     by_user: HashMap<Box<str>, Sender<()>>,
-    /// With so many users those without a call are forgotten.
+    /// With this many users those without a call are forgotten.
     users_max: usize,
 }
 

@@ -168,7 +168,7 @@ struct Open {
     request: WatchCreateRequest,
     /// The next revision of which it is told.
     next: i64,
-    /// It has been told of so many changes of that revision.
+    /// It has been told of this many changes of that revision.
     sub: usize,
 }
 

@@ -75,7 +75,7 @@ pub(super) fn leaving(group: &Group, change: &Change) -> Option<ReplicaId> {
     }
 }
 
-/// Whether a change would leave more members than so many without a vote for good. A learner that is to vote, or to
+/// Whether a change would leave more members than this many without a vote for good. A learner that is to vote, or to
 /// replace another member, does not count.
 pub(super) fn adds_too_many_learners(group: &Group, change: &Change, max: u32) -> bool {
     let stay = group.learners().filter(|(_, goal)| *goal == Goal::Learn).count();

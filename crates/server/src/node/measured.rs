@@ -1,8 +1,8 @@
 //! Options that exist to be measured: which a server refuses of which it is asked, and which it warns of.
 //!
 //! They are safe, and slower or less available than what serves. A server takes a change with a new one only in a
-//! laboratory. A group that has one already goes on with it, as does a replica that was started with one of its own, and
-//! the server warns.
+//! laboratory. A group that has one already goes on with it, as does a replica that was started with one of its own,
+//! and the server warns.
 
 use synod_consensus::{ElectionKind, Overrides};
 use synod_replica::{Change, Group};

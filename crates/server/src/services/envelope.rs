@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use prost::Message;
 use synod_api::{
-    etcdserverpb::ResponseHeader,
+    etcdserverpb::{PutRequest, ResponseHeader},
     synod::v1::{
         KvAnswer, KvCommand, KvFailure, KvQuery, KvReply, KvStatus, KvStatusRequest, kv_answer::Answer,
         kv_command::Command, kv_query::Query, kv_reply::Reply,
@@ -33,7 +33,13 @@ use crate::{
     openings::Openings,
     readers::{Lane, Place, Readers},
     replica,
-    services::{concurrency::RELEASES_MAX, lease::Renewals, no_single_revision, translation::failure},
+    services::{
+        concurrency::RELEASES_MAX,
+        forwarded::{PUT, forwarded},
+        lease::Renewals,
+        no_single_revision,
+        translation::failure,
+    },
     slow::{self, Slow},
 };
 
@@ -262,9 +268,7 @@ impl<R: Replica> Store<R> {
         command: Command,
         answer: impl FnOnce(Reply) -> Result<A, Status> + Send,
     ) -> impl Future<Output = Result<A, Status>> + Send {
-        // The answer to a put has one pair at most; without a bound of its own the command is read faster.
-        let bytes = if matches!(command, Command::Put(_)) { 0 } else { self.limits().answer_bytes_max };
-        let command = self.checked(who, command, bytes);
+        let command = self.checked(who, command, self.limits().answer_bytes_max);
         async move {
             let command = command?;
             slow::handed_over();
@@ -273,31 +277,49 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// Executes a command that may have a large answer. Only execution shows how large the answer is, so the
-    /// command gets a small bound first. If the answer is larger, the command had no effect, and is executed
-    /// again once there is a place, which the answer then holds until it is sent.
-    pub(super) async fn execute_in_place<A>(
+    /// Executes a put, whose reply the client gets as the store has encoded it, framed.
+    pub(super) fn execute_put(
         &self,
         who: &Who,
-        command: Command,
+        request: PutRequest,
+    ) -> impl Future<Output = Result<Bytes, Status>> + Send {
+        // The answer has one pair at most; without a bound of its own the command is read faster.
+        let command = self.checked(who, Command::Put(request), 0);
+        async move {
+            let command = command?;
+            slow::handed_over();
+            let done = self.replica().execute_timed(command).await;
+            passed_on(slow::executed(done), PUT, self.header(None))
+        }
+    }
+
+    /// Executes a command that may have a large answer, which the client gets as the store has encoded it in this
+    /// field, framed. Only execution shows how large the answer is, so the command gets a small bound first. If the
+    /// answer is larger, the command had no effect, and is executed again once there is a place, which the answer then
+    /// holds until it is sent.
+    pub(super) async fn execute_in_place(
+        &self,
+        who: &Who,
+        (command, field): (Command, u32),
         lane: &Lane,
-        answer: impl FnOnce(Reply) -> Result<A, Status> + Send,
-    ) -> Result<(A, Option<Place>), Status> {
+    ) -> Result<(Bytes, Option<Place>), Status> {
         let bytes_max = self.limits().answer_bytes_max;
         let small = SMALL_ANSWER_BYTES_MAX.min(bytes_max);
         let command = self.checked(who, command, small)?;
         slow::handed_over();
-        let reply = replied(slow::executed(self.replica().execute_timed(command.clone()).await));
-        if small == bytes_max || !is_too_large(&reply, small) {
-            return answer(reply?).map(|answer| (answer, None));
+        let reply = slow::executed(self.replica().execute_timed(command.clone()).await);
+        match passed_on(reply, field, self.header(None)) {
+            Err(refused) if small < bytes_max && is_too_large(&refused, small) => {}
+            outcome => return outcome.map(|message| (message, None)),
         }
         let place = lane.place().await;
         let command = KvCommand::decode(command).map_err(garbled)?;
         let command = KvCommand { answer_bytes_max: bytes_max, ..command }.encode_to_vec().into();
         slow::handed_over();
         let reply = slow::executed(self.replica().execute_timed(command).await);
-        let (reply, place) = lane.apart(place, move |_| replied(reply)).await?;
-        answer(reply?).map(|answer| (answer, Some(place)))
+        let header = self.header(None);
+        let (message, place) = lane.blocking(place, move |_| passed_on(reply, field, header)).await?;
+        Ok((message?, Some(place)))
     }
 
     /// Checks a command and encodes it.
@@ -334,7 +356,7 @@ impl<R: Replica> Store<R> {
         async move {
             let (found, place) = gathered(found.await?, lane).await?;
             let Some(place) = place else { return Ok((answer(decoded(found)?)?, None)) };
-            let (found, place) = lane.apart(place, move |_| decoded(found)).await?;
+            let (found, place) = lane.blocking(place, move |_| decoded(found)).await?;
             Ok((answer(found?)?, Some(place)))
         }
     }
@@ -442,11 +464,23 @@ pub(crate) fn replied(reply: Result<Bytes, RequestError>) -> Result<Reply, Statu
     }
 }
 
+/// A reply in this field, for the client as it is encoded, framed; or why there is none.
+fn passed_on(
+    reply: Result<Bytes, RequestError>,
+    field: u32,
+    header: Option<ResponseHeader>,
+) -> Result<Bytes, Status> {
+    let reply = reply.map_err(failure)?;
+    match forwarded(&reply, field, header.unwrap_or_default()) {
+        Some(message) => Ok(message),
+        None => Err(replied(Ok(reply)).map_or_else(|refused| refused, unexpected)),
+    }
+}
+
 /// Whether a command had no effect because its answer would have more than `bytes` bytes.
-fn is_too_large(reply: &Result<Reply, Status>, bytes: u64) -> bool {
+fn is_too_large(refused: &Status, bytes: u64) -> bool {
     let too_large = refusal(&KvError::AnswerTooLarge(bytes));
-    let is = |status: &Status| (status.code(), status.message()) == (too_large.code(), too_large.message());
-    reply.as_ref().is_err_and(is)
+    (refused.code(), refused.message()) == (too_large.code(), too_large.message())
 }
 
 /// Decodes the store's answer.

@@ -6,8 +6,8 @@ use bytes::{Buf, Bytes};
 use prost::Message as _;
 use synod_api::{
     etcdserverpb::{
-        CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
-        PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
+        CompactionRequest, CompactionResponse, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse,
+        RangeStreamResponse, TxnRequest, TxnResponse,
         range_request::{SortOrder, SortTarget},
     },
     synod::v1::{
@@ -21,6 +21,7 @@ use tonic::Status;
 use super::{
     Answer,
     envelope::{Store, failed, garbled, refusal, unexpected},
+    forwarded::{DELETE_RANGE, PUT, RANGE, TXN, forwarded},
 };
 use crate::{
     Consistency, Replica,
@@ -49,7 +50,12 @@ impl<R: Replica> Store<R> {
                     Ok(Answer::Pieces(Pieces::new(self, source, Form::OneMessage, !as_found)))
                 }
                 answer => {
-                    let (found, _) = self.ranged(answer.whole())?;
+                    let answer = answer.whole();
+                    let header = self.header(None).unwrap_or_default();
+                    if let Some(message) = forwarded(&answer, RANGE, header) {
+                        return Ok(Answer::Message(message));
+                    }
+                    let (found, _) = self.ranged(answer)?;
                     Ok(Answer::Message(framed(&found)))
                 }
             }
@@ -103,29 +109,14 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    pub(super) fn put(
-        &self,
-        who: &Who,
-        request: PutRequest,
-    ) -> impl Future<Output = Result<PutResponse, Status>> + Send {
-        self.execute(who, Command::Put(request), |reply| match reply {
-            Reply::Put(done) => Ok(PutResponse { header: self.header(done.header), ..done }),
-            other => Err(unexpected(other)),
-        })
-    }
-
     /// A put whose answer has the pair that it replaces.
     pub(super) async fn replace(
         &self,
         who: &Who,
         request: PutRequest,
         lane: &Lane,
-    ) -> Result<(PutResponse, Option<Place>), Status> {
-        let replaced = self.execute_in_place(who, Command::Put(request), lane, |reply| match reply {
-            Reply::Put(done) => Ok(PutResponse { header: self.header(done.header), ..done }),
-            other => Err(unexpected(other)),
-        });
-        replaced.await
+    ) -> Result<(Bytes, Option<Place>), Status> {
+        self.execute_in_place(who, (Command::Put(request), PUT), lane).await
     }
 
     pub(super) async fn delete_range(
@@ -133,12 +124,8 @@ impl<R: Replica> Store<R> {
         who: &Who,
         request: DeleteRangeRequest,
         lane: &Lane,
-    ) -> Result<(DeleteRangeResponse, Option<Place>), Status> {
-        let deleted = self.execute_in_place(who, Command::DeleteRange(request), lane, |reply| match reply {
-            Reply::DeleteRange(done) => Ok(DeleteRangeResponse { header: self.header(done.header), ..done }),
-            other => Err(unexpected(other)),
-        });
-        deleted.await
+    ) -> Result<(Bytes, Option<Place>), Status> {
+        self.execute_in_place(who, (Command::DeleteRange(request), DELETE_RANGE), lane).await
     }
 
     pub(super) async fn compact(
@@ -180,12 +167,8 @@ impl<R: Replica> Store<R> {
         who: &Who,
         request: TxnRequest,
         lane: &Lane,
-    ) -> Result<(TxnResponse, Option<Place>), Status> {
-        let executed = self.execute_in_place(who, Command::Txn(request), lane, |reply| match reply {
-            Reply::Txn(done) => Ok(TxnResponse { header: self.header(done.header), ..done }),
-            other => Err(unexpected(other)),
-        });
-        executed.await
+    ) -> Result<(Bytes, Option<Place>), Status> {
+        self.execute_in_place(who, (Command::Txn(request), TXN), lane).await
     }
 
     /// A transaction that cannot write need not be ordered.

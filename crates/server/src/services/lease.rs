@@ -69,7 +69,7 @@ pub(super) struct Renewals {
 }
 
 impl Renewals {
-    /// Adds one; says whether it is the first that waits. More than so many of all streams are refused.
+    /// Adds one; says whether it is the first that waits. More than this many of all streams are refused.
     fn add(&mut self, id: i64, who: Who, renewed: oneshot::Sender<Renewed>) -> Result<bool, Status> {
         if self.waiting.len() + self.ordered >= OUTSTANDING_ALL_MAX {
             return Err(too_many());

@@ -5,6 +5,7 @@ mod cluster;
 mod concurrency;
 mod election;
 mod envelope;
+mod forwarded;
 mod kv;
 mod lease;
 mod lock;
@@ -77,10 +78,9 @@ impl<R: Replica> Store<R> {
                 let request: PutRequest = body.message().await?;
                 if request.prev_kv {
                     charge.afford(SMALL_ANSWER_BYTES_MAX)?;
-                    let (response, place) = Box::pin(self.replace(who, request, lane)).await?;
-                    return in_place(response, lane, place).await;
+                    return Ok(whole(Box::pin(self.replace(who, request, lane)).await?));
                 }
-                self.put(who, request).await.map(|answer| Answer::Message(framed(&answer)))
+                self.execute_put(who, request).await.map(Answer::Message)
             }
             Handler::Range => {
                 let request = body.message().await?;
@@ -131,14 +131,12 @@ impl<R: Replica> Store<R> {
                     return found(charge, lane, self.read_only_txn(who, request, lane).await?).await;
                 }
                 charge.afford(SMALL_ANSWER_BYTES_MAX)?;
-                let (response, place) = self.txn(who, request, lane).await?;
-                in_place(response, lane, place).await
+                Ok(whole(self.txn(who, request, lane).await?))
             }
             H::DeleteRange => {
                 let request = body.message().await?;
                 charge.afford(SMALL_ANSWER_BYTES_MAX)?;
-                let (response, place) = self.delete_range(who, request, lane).await?;
-                in_place(response, lane, place).await
+                Ok(whole(self.delete_range(who, request, lane).await?))
             }
             H::RangeStream => {
                 let request = body.message().await?;
@@ -238,6 +236,14 @@ fn unknown(path: &str) -> Status {
     })
 }
 
+/// A message that is framed already, and large if it has a place.
+fn whole<'a, R>((message, place): (Bytes, Option<Place>)) -> Answer<'a, R> {
+    match place {
+        Some(place) => Answer::Large(message, place),
+        None => Answer::Message(message),
+    }
+}
+
 /// Answers with a message, which is large if it has a place.
 async fn in_place<'a, R: 'a>(
     response: impl Message + 'static,
@@ -276,7 +282,7 @@ async fn large<'a, R: 'a>(
     lane: &Lane,
     place: Place,
 ) -> Result<Answer<'a, R>, Status> {
-    let (message, place) = lane.apart(place, move |_| framed(&response)).await?;
+    let (message, place) = lane.blocking(place, move |_| framed(&response)).await?;
     Ok(Answer::Large(message, place))
 }
 

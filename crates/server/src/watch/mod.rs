@@ -25,7 +25,7 @@ use std::{
 
 use synod_api::etcdserverpb::HashKvResponse;
 use synod_kv::{
-    Commit, Feed, View,
+    Compactions, Feed,
     watch::{
         ALL_BYTES_MAX, All, HANDED_BYTES_MAX, Hand, Hub, Message, Outgoing, RECENT_BYTES_MAX, Request,
         StreamNumber,
@@ -67,44 +67,6 @@ impl fmt::Debug for Watches {
     }
 }
 
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shared")
-    }
-}
-
-/// The hub is told what the store commits, and hashes of compactions are made.
-impl Feed for Shared {
-    fn wants_events(&self) -> bool {
-        self.hand.wants_events()
-    }
-
-    fn wants_view(&self) -> bool {
-        self.hand.wants_view()
-    }
-
-    fn committed(&self, commit: Commit) {
-        self.hand.committed(commit);
-    }
-
-    fn compacting(&self, revision: i64, before: &dyn Fn() -> View) {
-        self.hashes.make(revision, before);
-    }
-
-    fn compacted(&self, revision: i64) {
-        self.hand.compacted(revision);
-    }
-
-    fn view(&self, view: View) {
-        self.hand.view(view);
-    }
-
-    fn missed(&self) {
-        self.hashes.forget();
-        self.hand.missed();
-    }
-}
-
 impl Default for Watches {
     fn default() -> Watches {
         Watches::new()
@@ -115,9 +77,20 @@ impl Watches {
     /// Watches of a store that is still to be made.
     #[must_use]
     pub fn new() -> Watches {
+        let hashes = Arc::<CompactionHashes>::default();
+        Watches::with(Arc::clone(&hashes), Some(hashes))
+    }
+
+    /// Watches without hashes of compactions, which a thread makes.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn without_hashes() -> Watches {
+        Watches::with(Arc::default(), None)
+    }
+
+    fn with(hashes: Arc<CompactionHashes>, compactions: Option<Arc<dyn Compactions>>) -> Watches {
         let (messages, received) = mpsc::channel();
-        let hand = Arc::new(Hand::new(messages.clone()));
-        let (hashes, streams, waiting, watchers, behind) = Default::default();
+        let hand = Arc::new(Hand::new(messages.clone(), compactions));
+        let (streams, waiting, watchers, behind) = Default::default();
         let received = Mutex::new(Some(received));
         Watches(Arc::new(Shared { hand, hashes, messages, received, streams, waiting, watchers, behind }))
     }
@@ -128,7 +101,7 @@ impl Watches {
     /// The store's end, for [`KvStore::feeding`](synod_kv::KvStore::feeding).
     #[must_use]
     pub fn feed(&self) -> Arc<dyn Feed> {
-        self.0.clone()
+        self.0.hand.clone()
     }
 
     /// Starts the hub. `ask` asks the store anything, so that it looks at what its feed wants.
@@ -140,12 +113,6 @@ impl Watches {
         let shared = Arc::clone(&self.0);
         let run = move || run(&shared, &received, ask);
         thread::Builder::new().name("watch".into()).spawn(run).map(drop)
-    }
-
-    /// The store's end without hashes of compactions, which a thread makes.
-    #[cfg(feature = "fuzzing")]
-    pub(crate) fn feed_alone(&self) -> Arc<dyn Feed> {
-        self.0.hand.clone()
     }
 
     /// The hub, to run without a thread.

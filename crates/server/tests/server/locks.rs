@@ -305,7 +305,7 @@ async fn a_candidate_that_gives_up_is_none_any_more() {
     assert_eq!(world.leader().await, unknown("election: no leader"));
 }
 
-/// Does not execute the command that comes after so many others.
+/// Does not execute the command that comes after this many others.
 #[derive(Clone)]
 struct Refusing {
     inner: InMemory,

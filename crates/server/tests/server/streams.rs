@@ -447,7 +447,7 @@ async fn a_range_is_streamed_in_the_order_of_one_message() {
             let numbers: Vec<i64> =
                 if by_key { (0..wanted).collect() } else { (KEYS - wanted..KEYS).rev().collect() };
             let expected: Vec<String> = numbers.iter().map(|i| format!("k{i:04}")).collect();
-            assert_eq!(keys.len(), expected.len(), "so many keys are sent: {target:?} {limit}");
+            assert_eq!(keys.len(), expected.len(), "this many keys are sent: {target:?} {limit}");
             assert_eq!(keys, expected, "{target:?} {limit}");
             assert_eq!(last, Some((KEYS, wanted < KEYS)), "{target:?} {limit}");
             pieces_max = pieces_max.max(with_keys);

@@ -38,7 +38,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// So many replicas at most.
+    /// This many replicas at most.
     #[must_use]
     pub fn new(replicas: usize) -> Batches {
         Batches {

@@ -24,7 +24,7 @@ use crate::clock::Moment;
 /// How long a stretch is.
 const STRETCH: Duration = Duration::from_secs(5);
 
-/// So many commands of a stretch have to count before it is judged: by one or two nothing is shown.
+/// This many commands of a stretch have to count before it is judged: by one or two nothing is shown.
 const LEAST: u32 = 16;
 
 /// What is known of a command that counts.
@@ -136,7 +136,7 @@ mod tests {
         Bytes::copy_from_slice(&id.to_le_bytes())
     }
 
-    /// The outcome of a run with so many commands of each kind, executed at an instant.
+    /// The outcome of a run with this many commands of each kind, executed at an instant.
     fn judged(second: u64, in_time: u32, before: u32, after: u32, others: u32) -> Checked {
         let mut goodput = Goodput::default();
         goodput.peace(at(100));

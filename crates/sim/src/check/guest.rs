@@ -37,7 +37,7 @@ pub(crate) struct GuestReference {
 #[derive(Debug)]
 struct Trail {
     machine: Box<dyn AnyMachine>,
-    /// So many inputs were given.
+    /// This many inputs were given.
     given: usize,
     slot: u64,
 }

@@ -8,7 +8,7 @@ use crate::clock::Moment;
 /// Something that the log has done to a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseAct {
-    /// It was granted or renewed, for so many seconds.
+    /// It was granted or renewed, for this many seconds.
     Lives { lease: i64, seconds: i64 },
     /// A client revoked it.
     Revoked { lease: i64 },

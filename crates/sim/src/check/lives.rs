@@ -162,7 +162,7 @@ impl Watch {
         })
     }
 
-    /// Checks the replica after a step. The window of an orderer is that of so many replicas.
+    /// Checks the replica after a step. The window of an orderer is that of this many replicas.
     pub fn stepped(
         &mut self,
         status: &ReplicaStatus,

@@ -198,8 +198,8 @@ pub fn explore_with(options: Options, bounds: Bounds, watch: &mut dyn FnMut(Coun
 
 /// The setting that all replicas share.
 fn setting(mut options: Options, bounds: Bounds) -> Setting {
-    assert!((1..=Bounds::REPLICAS_MAX).contains(&bounds.replicas), "so many replicas are not explored");
-    assert!(bounds.commands <= Bounds::COMMANDS_MAX, "so many commands are not explored");
+    assert!((1..=Bounds::REPLICAS_MAX).contains(&bounds.replicas), "this many replicas are not explored");
+    assert!(bounds.commands <= Bounds::COMMANDS_MAX, "this many commands are not explored");
     assert!(u32::try_from(bounds.states_max).is_ok(), "states are numbered with 32 bits");
     if bounds.pages {
         (options.page_bytes_max, options.raft.append_bytes_max) = (1, 1);

@@ -41,7 +41,7 @@ impl Values {
         assert!(commands.iter().all(|command| command.len() == forms), "a form for each life");
         let batches: Vec<Batch> =
             std::iter::once(Batch::noop()).chain(commands.into_iter().flatten()).collect();
-        assert!(batches.len() < usize::from(Values::STRANGE), "so many batches are not explored");
+        assert!(batches.len() < usize::from(Values::STRANGE), "this many batches are not explored");
         Values { batches, forms }
     }
 

@@ -146,7 +146,7 @@ impl World {
         self.machines[of].disk.write_file((group, info.slot), bytes);
     }
 
-    /// Takes note of what a decided batch says.
+    /// Records what a decided batch says.
     fn note_batch(&mut self, group: GroupId, slot: Slot) {
         let places = self.order.batch(group, slot).places();
         let moved = self.order.place(group, slot) != self.order.place(group, slot.prev());

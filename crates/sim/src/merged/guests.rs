@@ -22,7 +22,7 @@ use crate::{
 
 /// Commands of a run.
 const COMMANDS_MAX: usize = 300;
-/// One of so many questions is a read, if the guest has queries.
+/// One of this many questions is a read, if the guest has queries.
 const READ_EVERY: u8 = 4;
 const THINK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 

@@ -44,7 +44,7 @@ pub struct MergedPlan {
     pub(super) duration: Duration,
     /// Whether groups change their voters, too, where they would change their protocols.
     pub(super) places: bool,
-    /// So many nodes may join; nodes leave only where some may join.
+    /// This many nodes may join; nodes leave only where some may join.
     pub(super) joiners: usize,
     /// What keepers of the store do, in times that are [faster](super::upkeep::FASTER) than those of the world.
     pub(super) upkeep: Option<UpkeepConfig>,

@@ -125,7 +125,7 @@ impl Counts {
         self.0[situation as usize]
     }
 
-    /// Takes note of the situations of a run, each once.
+    /// Records the situations of a run, each once.
     pub fn add_run(&mut self, run: &Counts) {
         self.0.iter_mut().zip(run.0).for_each(|(all, of)| *all += u64::from(of > 0));
     }

@@ -15,11 +15,11 @@ const SUBSCRIBERS: usize = 2;
 /// Bytes that are read at a time: a few batches.
 const READ_BYTES_MAX: usize = 200;
 
-/// One event in so many has a subscriber read.
+/// One event in this many has a subscriber read.
 const READ_RARITY: u32 = 8;
-/// One read in so many is the last one at its node.
+/// One read in this many is the last one at its node.
 const MOVE_RARITY: u32 = 40;
-/// After one read in so many a group joins or leaves.
+/// After one read in this many a group joins or leaves.
 const CHANGE_RARITY: u32 = 60;
 
 /// Everybody who follows what is decided.

@@ -95,7 +95,7 @@ impl World {
         Ok(())
     }
 
-    /// A node has executed so many batches of the order: no lease may end too early with that.
+    /// A node has executed this many batches of the order: no lease may end too early with that.
     pub(super) fn check_leases(&mut self, of: usize, order: u64) -> Checked {
         let (now, error) = (self.now.since(Moment::START), self.clock_error());
         for act in self.leases.executed(format_args!("r{}", of + 1), order, now, error)? {

@@ -105,7 +105,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("situations", "show the dangerous situations that the cluster has come to so far"),
 ];
 
-/// A command has a client write at most so many times.
+/// A command has a client write at most this many times.
 const PUTS_MAX: u32 = 1000;
 
 /// The settings of `cluster`.

@@ -24,7 +24,7 @@ pub(super) struct GroupChecks {
 }
 
 impl GroupChecks {
-    /// A group that begins so, with the state of the reference, and at most so many machines.
+    /// A group that begins so, with the state of the reference, and at most this many machines.
     pub(super) fn new(first: &Group, capacity: usize, reference: Reference) -> GroupChecks {
         let mut checks = GroupChecks {
             groups: Groups::new(first.clone(), capacity),

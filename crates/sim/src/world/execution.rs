@@ -19,7 +19,7 @@ use crate::{
 /// Tasks that the executor does in one go.
 const BURST_MAX: usize = 8;
 
-/// Digests are compared after every so many slots.
+/// Digests are compared after each run of this many slots.
 const DIGEST_EVERY: u64 = 8;
 
 impl World {

@@ -18,16 +18,16 @@ use crate::{
     situations::Sight,
 };
 
-/// Once faults have stopped, everything must work within so many election time-outs, and [`RECOVERY_EXTRA`].
+/// Once faults have stopped, everything must work within this many election time-outs, and [`RECOVERY_EXTRA`].
 const RECOVERY_TIMEOUTS: u32 = 60;
 /// What is added to [`RECOVERY_TIMEOUTS`], however short those are.
 const RECOVERY_EXTRA: Duration = Duration::from_secs(5);
 
-/// Once nobody asks for anything more, nobody waits after so many request time-outs and election time-outs.
+/// Once nobody asks for anything more, nobody waits after this many request time-outs and election time-outs.
 const REST_TIMEOUTS: u32 = 8;
 /// An operator looks so often, ten times in an election time-out, whether a replica leads.
 const EPOCH_TRIES: u32 = 15;
-/// A long pause, and the jump of a clock, are so many times as long as another fault.
+/// A long pause, and the jump of a clock, are this many times as long as another fault.
 const LONG: u32 = 20;
 
 /// Faults under way.

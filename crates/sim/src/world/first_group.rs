@@ -27,8 +27,8 @@ use crate::{
     plan::Plan,
 };
 
-/// A node sees a change of the first group within so many election time-outs, unless it sees that one only with a later
-/// one.
+/// A node sees a change of the first group within this many election time-outs, unless it sees that one only with a
+/// later one.
 const SEEN_TIMEOUTS: u32 = 3;
 
 /// The first group, and what nodes have seen of it.

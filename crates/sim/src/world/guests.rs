@@ -25,7 +25,7 @@ use crate::{
 const CLIENTS: usize = 3;
 /// Commands of all clients together.
 const COMMANDS_MAX: usize = 300;
-/// One of so many questions of a client is a read, if the guest has queries.
+/// One of this many questions of a client is a read, if the guest has queries.
 const READ_EVERY: u8 = 4;
 /// How long a client waits between two commands, or before it tries again.
 const THINK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(60));

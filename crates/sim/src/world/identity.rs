@@ -75,12 +75,12 @@ impl Files {
         outlived > Incarnation(0)
     }
 
-    /// Takes note that the life that began last remembers nothing.
+    /// Records that the life that began last remembers nothing.
     pub(crate) fn begin_without_memory(&mut self) {
         self.since = self.incarnation;
     }
 
-    /// Takes note that the log with which the last life began ends with this record.
+    /// Records that the log with which the last life began ends with this record.
     pub(crate) fn begin_log(&mut self, last: Lsn) {
         self.began.insert(self.incarnation, last);
     }
@@ -108,12 +108,12 @@ impl Files {
         self.met_all
     }
 
-    /// Takes note that this replica waits for nobody, as its operator says (`--begin-without-all`).
+    /// Records that this replica waits for nobody, as its operator says (`--begin-without-all`).
     fn wait_for_nobody(&mut self) {
         self.met_all = true;
     }
 
-    /// Takes note of the group as it is now.
+    /// Records the group as it is now.
     pub(super) fn knows(&mut self, group: &Group) {
         if self.present.as_ref().is_none_or(|present| present.version < group.version) {
             self.present = Some(group.clone());

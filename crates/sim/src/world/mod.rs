@@ -214,7 +214,7 @@ pub struct World {
     /// Folds what happened when; equal for equal runs.
     fingerprint: u64,
     coverage: Coverage,
-    /// A batch, or the batches of an answer to a replica that catches up, have at most so many bytes.
+    /// A batch, or the batches of an answer to a replica that catches up, have at most this many bytes.
     batches_max: u64,
     /// The largest message that fits a frame.
     frame_bytes_max: usize,

@@ -346,7 +346,7 @@ impl World {
             let of = self.machines.len();
             let id = ReplicaId(of as u64 + 1);
             demand(of < self.plan.replicas + self.plan.changes.spares, Invariant::Sound, || {
-                format!("{id} was added, and nobody asked for so many")
+                format!("{id} was added, and nobody asked for this many")
             })?;
             self.machines.push(Machine::new(id, &self.plan));
             if group.member(id).is_none() && !group.is_away(id) {

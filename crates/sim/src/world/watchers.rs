@@ -102,7 +102,7 @@ impl World {
         life.is_some_and(|life| life.hosted[FIRST].executor.machine().store().revision() >= revision)
     }
 
-    /// Takes note of what a slot that was delivered for the first time does to leases.
+    /// Records what a slot that was delivered for the first time does to leases.
     pub(super) fn decide_leases(&mut self, slot: Slot) -> Checked {
         let Some(journal) = self.checks[FIRST].reference.journal() else { return Ok(()) };
         let acts = journal.borrow_mut().take_acts();
@@ -126,7 +126,7 @@ impl World {
         Ok(())
     }
 
-    /// A replica answers a command: takes note if it renews a lease, and the replica does not lead.
+    /// A replica answers a command: records it if it renews a lease, and the replica does not lead.
     pub(super) fn note_renewal(&mut self, of: usize, command: &Bytes, reply: &Bytes) {
         if self.plan.clients.leases == 0 {
             return;

@@ -24,7 +24,7 @@ const CALM: Bounds = Bounds {
     states_max: 2_000_000,
 };
 
-/// Explores everything, and checks that every state is right, and that there are at least so many: an error
+/// Explores everything, and checks that every state is right, and that there are at least this many: an error
 /// in what bounds a search might end it too early.
 fn everything(protocol: ProtocolKind, bounds: Bounds, states_min: usize) -> Count {
     let report = explore(protocol, bounds, &mut |_| ());
@@ -128,7 +128,7 @@ fn given(protocol: ProtocolKind, text: &str) -> Options {
     options
 }
 
-/// Explores everything with these options, in which every state has to be right; at least so many states, in one of
+/// Explores everything with these options, in which every state has to be right; at least this many states, in one of
 /// which all commands are delivered.
 fn everything_given(options: Options, bounds: Bounds, states_min: usize) {
     let protocol = options.protocol;

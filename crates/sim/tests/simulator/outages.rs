@@ -9,7 +9,7 @@ use synod_sim::{
 
 /// How often each case is played; `synod sim outages` plays all of them, and more often.
 const SEEDS: u64 = 1;
-/// Of a fault that may be at many places so many are played.
+/// Of a fault that may be at many places this many are played.
 const CASES_MAX: usize = 7;
 
 /// Plays each row with each election of the protocol. A protocol is a test, so that they run side by side.

@@ -802,7 +802,7 @@ fn plan_of_bounds(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
 fn every_planted_bug_of_bounds_is_found_and_nothing_without_it() {
     for &(_, protocol) in ProtocolKind::ALL {
         for &bug in Bug::BOUNDS {
-            // No answer of Raft holds batches: so many that they are too much are never held up.
+            // No answer of Raft holds batches, so none is held up for its size.
             if (protocol, bug) != (ProtocolKind::Raft, Bug::HoldWithoutBound) {
                 find(protocol, bug, plan_of_bounds);
             }

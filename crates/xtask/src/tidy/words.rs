@@ -6,7 +6,7 @@ use super::{Report, source, tree::Tree};
 const LINE_MAX: usize = 120;
 
 /// Words that the project does not use, and what stands in their place.
-const WORDS: [(&str, &str); 26] = [
+const WORDS: [(&str, &str); 31] = [
     ("can not", "cannot"),
     ("for ever", "forever"),
     ("anew", "again"),
@@ -31,6 +31,11 @@ const WORDS: [(&str, &str); 26] = [
     ("obviously", "nothing: it says nothing"),
     ("actually", "nothing: it says nothing"),
     ("takes it that", "assumes"),
+    ("takes note", "the verb, as \"records that\""),
+    ("take note", "the verb, as \"record that\""),
+    ("taking note", "the verb, as \"recording that\""),
+    ("took note", "the verb, as \"recorded that\""),
+    ("so many", "\"this many\", or the number's name"),
     ("blacklist", "the list's purpose"),
     // Pages that are no part of the project.
     ("design.md", "a page of this project"),
@@ -90,6 +95,9 @@ pub const SAMPLES: &[Sample] = &[
     bad("words", &[("a.md", "Good.\nIt Can not.")], "a.md:2: \"can not\": write cannot"),
     bad("words", &[("a.rs", "// whoever leads")], "\"whoever\""),
     bad("words", &[("a.rs", "    /// Who leads.")], "a subject"),
+    bad("words", &[("a.rs", "/// Takes note that it is durable.")], "a.rs:1: \"takes note\": write the verb"),
+    bad("words", &[("a.md", "It is sent after so many slots.")], "\"this many\""),
+    good("words", &[("a.md", "It takes notes of this many slots, and not many more.")]),
     good("comments", &[("a.rs", concat!("// short\n//! | ", include_str!("wide.txt")))]),
     bad(
         "comments",

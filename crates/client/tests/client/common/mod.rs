@@ -167,7 +167,7 @@ impl Pair {
         Pair::of_groups(1)
     }
 
-    /// Two servers of the stores of so many groups. What is set and seen at a replica concerns all its groups.
+    /// Two servers of the stores of this many groups. What is set and seen at a replica concerns all its groups.
     pub fn of_groups(groups: usize) -> Pair {
         let store = |_| InMemory::start(KvStore::new(), ClusterId(1), member()).unwrap();
         let stores: Vec<_> = (0..groups).map(store).collect();

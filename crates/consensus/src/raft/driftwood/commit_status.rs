@@ -45,12 +45,12 @@ pub struct Status {
     /// The slot that is voted for; [`Slot::ZERO`] in a vector.
     pub next: Slot,
     /// What is known of each replica, in ascending order.
-    pub members: Vec<Known>,
+    pub members: Vec<MemberStatus>,
 }
 
 /// What a commit status says of one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct MemberStatus {
     /// The replica.
     pub id: ReplicaId,
     /// It holds the leader's log through this slot; [`Slot::ZERO`] if nothing is known beyond what is committed.
@@ -100,7 +100,7 @@ impl CommitStatus {
         }
     }
 
-    /// Takes note that slots through this one are committed.
+    /// Records that slots through this one are committed.
     pub(super) fn raise(&mut self, commit: Slot) {
         self.commit = self.commit.max(commit);
         if self.next <= self.commit {
@@ -202,12 +202,12 @@ impl CommitStatus {
     }
 
     /// What is known of each replica: the slot that it holds, and the heartbeat after which it followed.
-    pub(super) fn known(&self) -> impl Iterator<Item = Known> {
+    pub(super) fn known(&self) -> impl Iterator<Item = MemberStatus> {
         let all: std::collections::BTreeSet<ReplicaId> =
             self.held.keys().chain(self.beats.keys()).copied().collect();
         let held = |id| self.held.get(&id).copied().unwrap_or_default();
         let beat = |id| self.beats.get(&id).copied().unwrap_or_default();
-        all.into_iter().map(move |id| Known { id, held: held(id), beat: beat(id) })
+        all.into_iter().map(move |id| MemberStatus { id, held: held(id), beat: beat(id) })
     }
 
     /// Draws the conclusions, after every change of the log or of the status (ERR-10).
@@ -252,7 +252,7 @@ impl CommitStatus {
         let (merge, commit) = (self.merge, self.commit);
         let members = self.known().filter(|known| tells(known.id)).map(|known| {
             let held = if known.held > commit { known.held } else { Slot::ZERO };
-            Known { held, ..known }
+            MemberStatus { held, ..known }
         });
         let next = if merge == Merge::Vector { Slot::ZERO } else { self.next };
         Status { merge, commit, next, members: members.collect() }
@@ -320,8 +320,8 @@ mod tests {
         assert_eq!(outdated.commit, Slot(9));
     }
 
-    fn voters(bits: &[u64]) -> Vec<Known> {
-        bits.iter().map(|&id| Known { id: ReplicaId(id), held: Slot(1), beat: 0 }).collect()
+    fn voters(bits: &[u64]) -> Vec<MemberStatus> {
+        bits.iter().map(|&id| MemberStatus { id: ReplicaId(id), held: Slot(1), beat: 0 }).collect()
     }
 
     fn tell(status: &CommitStatus) -> Status {
@@ -493,7 +493,8 @@ mod tests {
             // The voters change, again and again in one ballot.
             for first in 1..50 {
                 let voters = VoterSets::simple(ids(first..=first + 2));
-                let members = voters.all().into_iter().map(|id| Known { id, held: Slot(1), beat: first });
+                let members =
+                    voters.all().into_iter().map(|id| MemberStatus { id, held: Slot(1), beat: first });
                 let told = Status { members: members.collect(), ..tell(&of) };
                 of.merge(&told, |id| voters.contains(id));
                 of.forget_others(&voters, ReplicaId(1));

@@ -43,7 +43,7 @@ impl Raft {
         self.has_status().then(|| self.gossip.status.tell(|id| voters.contains(id)))
     }
 
-    /// Takes note that a follower holds this leader's log through a slot, if the status counts that.
+    /// Records that a follower holds this leader's log through a slot, if the status counts that.
     pub(in crate::raft) fn holds_directly(&mut self, id: ReplicaId, through: Slot) {
         let own_term = self.log.ballot_at(through) == Some(self.gossip.status.ballot());
         // The document's leader learns of logs by statuses only.

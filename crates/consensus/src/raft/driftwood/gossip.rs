@@ -66,7 +66,7 @@ impl Gossip {
         self.pulls = Pulls::default();
     }
 
-    /// Takes note of what happened to the session to a peer.
+    /// Records what happened to the session to a peer.
     pub(in crate::raft) fn link(&mut self, peer: ReplicaId, link: Link, voters: &VoterSets) {
         self.down.retain(|id| voters.contains(*id));
         if link != Link::Up {
@@ -132,7 +132,7 @@ fn mixed(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// To how many of so many voters each sends a round, if no number is given: the logarithm reaches nearly all.
+/// To how many of this many voters each sends a round, if no number is given: the logarithm reaches nearly all.
 fn fan_out(voters: usize) -> usize {
     match voters {
         0..=7 => 2,

@@ -2,7 +2,7 @@
 
 use synod_wire::{Ballot, DecodeError, Reader, ReplicaId, Slot, Writer};
 
-use super::commit_status::{Known, Merge, Status};
+use super::commit_status::{MemberStatus, Merge, Status};
 use crate::{
     BatchText, MEMBERS_MAX, TermClaim,
     codec::{Field, fields},
@@ -115,7 +115,7 @@ impl Round {
     /// Bytes of what it says of replicas.
     pub(in crate::raft) fn other_bytes(&self) -> u64 {
         let known = self.status.as_ref().map_or(0, |status| status.members.len());
-        (known * size_of::<Known>()) as u64
+        (known * size_of::<MemberStatus>()) as u64
     }
 
     /// What its leader claims, and what its sender claims of others.
@@ -197,7 +197,7 @@ impl Status {
     fn described(&self) -> String {
         let Status { merge: _, commit, next, members } = self;
         let holders = members.iter().filter(|known| known.held != Slot::ZERO);
-        let text = |known: &Known| match *next {
+        let text = |known: &MemberStatus| match *next {
             Slot::ZERO => format!(" {} {}", known.id, known.held),
             _ => format!(" {}", known.id),
         };
@@ -255,7 +255,7 @@ impl Field for Option<Status> {
             let held = after(read_small(reader)?)?;
             let back = read_small(reader)?;
             let beat = beat.checked_sub(back).ok_or(undefined(back))?;
-            members.push(Known { id: ReplicaId(before), held, beat });
+            members.push(MemberStatus { id: ReplicaId(before), held, beat });
         }
         Ok(Some(Status { merge, commit, next, members }))
     }

@@ -46,7 +46,7 @@ mod repair;
 mod rules;
 mod votes;
 
-pub use commit_status::{Known, Merge, Status};
+pub use commit_status::{MemberStatus, Merge, Status};
 pub use messages::{Round, RoundConflict, VoteRound};
 
 pub(super) use gossip::{Gossip, Rounds};

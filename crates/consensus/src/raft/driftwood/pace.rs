@@ -11,7 +11,7 @@ use synod_wire::Time;
 
 use crate::Options;
 
-/// So many rounds are under way at a time, as long as the bounds allow it.
+/// This many rounds are under way at a time, as long as the bounds allow it.
 const ROUNDS_UNDER_WAY: u32 = 2;
 
 /// The shortest time from one round to the next.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, ReplicaId, Slot, Time};
 
-use super::{Known, RoundConflict, Rounds};
+use super::{MemberStatus, RoundConflict, Rounds};
 use crate::{
     Effects,
     raft::{Raft, State, leader::Leader, progress::Progress},
@@ -68,10 +68,10 @@ impl Leader {
         Some(progress)
     }
 
-    /// Takes note of what a status says of a voter.
+    /// Records what a status says of a voter.
     pub(super) fn knows(
         &mut self,
-        known: Known,
+        known: MemberStatus,
         last: Slot,
         decided: Slot,
         now: Time,
@@ -99,7 +99,7 @@ impl Leader {
         }
     }
 
-    /// Takes note that a round tells the voters that slots through this one are committed.
+    /// Records that a round tells the voters that slots through this one are committed.
     pub(super) fn told_voters(&mut self, commit: Slot) {
         let voters = self.peers.values_mut().filter(|progress| !progress.learner);
         voters.for_each(|progress| progress.told = commit);

@@ -1,7 +1,7 @@
 //! Rounds of gossip: who passes them on, who is answered, and what counts.
 
 use super::*;
-use crate::raft::{CommitStatus, Known, Merge, Replication, Round, RoundConflict, VoteRound};
+use crate::raft::{CommitStatus, MemberStatus, Merge, Replication, Round, RoundConflict, VoteRound};
 
 const R5: ReplicaId = ReplicaId(5);
 const FIVE: [ReplicaId; 5] = [R1, R2, R3, R4, R5];
@@ -60,7 +60,7 @@ fn round(
 }
 
 fn with_status(round: Round, commit: u64, held: &[(ReplicaId, u64)]) -> Round {
-    let members = held.iter().map(|&(id, held)| Known { id, held: Slot(held), beat: 0 }).collect();
+    let members = held.iter().map(|&(id, held)| MemberStatus { id, held: Slot(held), beat: 0 }).collect();
     let status = CommitStatus { merge: Merge::Vector, commit: Slot(commit), next: Slot::ZERO, members };
     Round { status: Some(status), ..round }
 }
@@ -424,7 +424,7 @@ struct Net {
 const HOP: Duration = Duration::from_micros(250);
 
 impl Net {
-    /// So many replicas, of which r1 leads.
+    /// This many replicas, of which r1 leads.
     fn of(n: u64, raft: Tuning) -> Net {
         let options = Options { raft, ..Options::default() };
         let members = |me| Members::new((1..=n).map(ReplicaId), ReplicaId(me));
@@ -465,7 +465,7 @@ impl Net {
         self.step(0, Input::Timer);
     }
 
-    /// Orders so many batches, one after the other; returns the hops and the leader's messages for one.
+    /// Orders this many batches, one after the other; returns the hops and the leader's messages for one.
     fn order(&mut self, count: u32) -> (f64, f64) {
         let (mut hops, work) = (0, self.leader_work);
         for _ in 0..count {

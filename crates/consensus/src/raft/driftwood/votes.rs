@@ -9,7 +9,7 @@ use crate::{
     raft::{Message, Raft, State, election::Candidate},
 };
 
-/// To at least so many replicas each passes on votes: elections are rare, and a round of votes is not repeated as
+/// To at least this many replicas each passes on votes: elections are rare, and a round of votes is not repeated as
 /// others are.
 const VOTE_FAN_OUT_MIN: usize = 6;
 

@@ -6,7 +6,7 @@ use crate::{
     message::fixed,
     raft::{
         Merge,
-        driftwood::{Known, Status},
+        driftwood::{MemberStatus, Status},
         log::voters_bytes,
     },
 };
@@ -75,7 +75,7 @@ fn round(entry: Entry, status: Option<Status>) -> Round {
 
 fn status(merge: Merge) -> Status {
     let next = if merge == Merge::Vector { Slot::ZERO } else { Slot(300) };
-    let known = |id, held, beat| Known { id: ReplicaId(id), held: Slot(held), beat };
+    let known = |id, held, beat| MemberStatus { id: ReplicaId(id), held: Slot(held), beat };
     let members = match merge {
         Merge::Vector => vec![known(1, 0, 7), known(2, 300, 6), known(900, 9, 0)],
         _ => vec![known(1, 0, 7), known(2, 300, 6), known(900, 300, 0)],
@@ -91,7 +91,8 @@ fn a_status_takes_few_bytes_and_what_no_replica_writes_is_refused() {
         writer.finish().len()
     };
     let of = |count: u64| {
-        let known = |id| Known { id: ReplicaId(id), held: Slot(1_000 + id % 100), beat: 1_000_000 - id % 3 };
+        let known =
+            |id| MemberStatus { id: ReplicaId(id), held: Slot(1_000 + id % 100), beat: 1_000_000 - id % 3 };
         let members = (1..=count).map(known).collect();
         Status { merge: Merge::Vector, commit: Slot(990), next: Slot::ZERO, members }
     };
@@ -124,7 +125,7 @@ fn a_round_speaks_of_no_slot_that_has_no_next_one() {
         let plain = Round { commit: Slot(slot), ..round(entry.clone(), None) };
         let told = Status { commit: Slot(slot), members: Vec::new(), ..status(Merge::Vector) };
         let told = Round { status: Some(told), ..round(entry.clone(), None) };
-        let held = Known { id: ReplicaId(1), held: Slot(slot), beat: 7 };
+        let held = MemberStatus { id: ReplicaId(1), held: Slot(slot), beat: 7 };
         let held = Status { members: vec![held], ..status(Merge::Vector) };
         let held = Round { status: Some(held), ..round(entry.clone(), None) };
         for round in [plain, told, held] {

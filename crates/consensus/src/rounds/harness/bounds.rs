@@ -123,7 +123,7 @@ fn play<A: Algorithm<Value = u64>>(
     Ok(())
 }
 
-/// Lemma 4.2 and Theorem 4.1: every new round is uniform, and so many are over in time.
+/// Lemma 4.2 and Theorem 4.1: every new round is uniform, and this many are over in time.
 fn uniform(record: &Record, bound: impl Fn(f64) -> f64) -> Result<(), String> {
     let up = record.members.those(|id| record.up.contains(&(id.0 as usize - 1)));
     for rounds in 1..=2 * ROW {
@@ -210,7 +210,7 @@ fn good_phases_in(
     Ok(())
 }
 
-/// Plays so many seeds of a line.
+/// Plays this many seeds of a line.
 pub(super) fn attack(line: Line, rules: impl Fn() -> Rules, count: u64) -> Result<Came, String> {
     let mut came = Came::default();
     for seed in 0..count {

@@ -1,7 +1,7 @@
 //! A world for the layers of chapter 4: first a bad period, in which replicas stop, go on, and lose messages; then a
 //! good one, in which those that are up take a step within every Φ, messages among them arrive within Δ, and clocks run
-//! between α and β (Santos 2012, definitions 4.1 to 4.4). It goes through steps, of which a replica sends one message in
-//! each or receives what has arrived.
+//! between α and β (Santos 2012, definitions 4.1 to 4.4). It goes through steps, of which a replica sends one message
+//! in each or receives what has arrived.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -76,7 +76,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// A plan for an algorithm of so many rounds a phase, which needs so many replicas.
+    /// A plan for an algorithm of this many rounds a phase, which needs this many replicas.
     pub(super) fn draw(seed: u64, rounds: u64, least: impl Fn(usize) -> usize) -> Plan {
         let mut random = Rng::with_seed(seed);
         let n = random.usize(3..=7);

@@ -1,4 +1,4 @@
-//! Algorithms without layers: in every round each replica hears whatever is drawn, and takes whomever is drawn for the
+//! Algorithms without layers: what each replica hears in a round is drawn, and so is the member that it takes for the
 //! coordinator. Agreement, validity and integrity hold whatever that is; a predicate ends the run with a decision.
 
 use fastrand::Rng;
@@ -123,7 +123,7 @@ impl<A: Algorithm<Value = u64>> Game<A> {
     }
 }
 
-/// Plays so many seeds, and says what the first that fails found.
+/// Plays this many seeds, and says what the first that fails found.
 pub(super) fn attack<A: Algorithm<Value = u64>>(
     algorithm: impl Fn() -> A,
     rules: impl Fn() -> Rules,

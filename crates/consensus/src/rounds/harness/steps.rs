@@ -32,7 +32,7 @@ pub(super) struct Setting {
     pub(super) good_from: u64,
     pub(super) delay_max: u64,
     pub(super) loss: (f64, f64),
-    /// Replicas of the bad period take a step in so many of a hundred ticks, each at its own pace between these.
+    /// Replicas of the bad period take a step in this many of a hundred ticks, each at its own pace between these.
     pub(super) pace: (u64, u64),
     /// When each instance is given to each replica; beyond these, the next one when the last is decided.
     pub(super) given: Vec<Vec<u64>>,

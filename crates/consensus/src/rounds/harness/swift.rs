@@ -195,7 +195,7 @@ fn uniform(record: &Record, setting: &Setting) -> Result<(), String> {
     Ok(())
 }
 
-/// Plays so many seeds of OneThirdRule.
+/// Plays this many seeds of OneThirdRule.
 pub(super) fn attack(way: Way, rules: impl Fn() -> Rules, count: u64) -> Result<Came, String> {
     let mut came = Came::default();
     for seed in 0..count {
@@ -321,8 +321,8 @@ fn b9_5a_swift_rounds_are_flat_in_the_time_out() {
     assert!(rows.iter().all(|row| row[0] > row[1] && row[2] > row[1]), "swift is the best");
 }
 
-/// B9, experiment 5b: δ of 40.3 ms. Timed rounds need twice the delay, swift ones synchronise with little more than one,
-/// and are flat.
+/// B9, experiment 5b: δ of 40.3 ms. Timed rounds need twice the delay, swift ones synchronise with little more than
+/// one, and are flat.
 #[test]
 fn b9_5b_swift_rounds_synchronise_with_little_more_than_one_delay() {
     let run = |way, timeout: u64| {

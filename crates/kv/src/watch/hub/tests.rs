@@ -129,7 +129,7 @@ impl World {
         self.store.restore(&mut &snapshot[..]).unwrap();
     }
 
-    /// The hub takes up to so many messages, and does its work.
+    /// The hub takes up to this many messages, and does its work.
     fn burst(&mut self, messages: usize) {
         for message in self.received.try_iter().take(messages) {
             self.hub.take(message);

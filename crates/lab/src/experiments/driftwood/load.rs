@@ -154,7 +154,7 @@ fn by_clients(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-/// Rates that unbatched Raft of so many replicas is offered: above them it would only queue.
+/// Rates that unbatched Raft of this many replicas is offered: above them it would only queue.
 const UNBATCHED_RATE_MAX: f64 = 400.0;
 
 fn by_rate(parameters: &Parameters) -> Result<Vec<Point>, LabError> {

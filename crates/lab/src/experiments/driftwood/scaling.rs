@@ -226,7 +226,7 @@ fn bound(setup: &Setup, way: Way, clients: usize) -> f64 {
     let others = setup.replicas as f64 - 1.0;
     let seconds = |bytes: f64| (costs.message_nanos + bytes * costs.byte_nanos) / 1e9;
     let burst = costs.burst_nanos / 1e9;
-    // Entries need so many messages one after the other to reach a majority, and so many bring the news back.
+    // Entries need this many messages one after the other to reach a majority, and this many bring the news back.
     let fan_out = setup.settings.consensus.raft.round_fan_out.map_or(others, f64::from);
     let (there, back) = match way {
         Way::Unbatched | Way::Batching => (1.0, 1.0),
@@ -246,7 +246,7 @@ fn bound(setup: &Setup, way: Way, clients: usize) -> f64 {
     closed.min(1.0 / (leader + costs.request_nanos / 1e9))
 }
 
-/// How many steps it takes until half of the others have heard, if each tells so many.
+/// How many steps it takes until half of the others have heard, if each tells this many.
 fn steps(fan_out: f64, others: f64) -> f64 {
     let (mut steps, mut reached, mut last) = (0.0, 0.0, 1.0);
     while reached < (others / 2.0).ceil() && fan_out > 0.0 {

@@ -82,7 +82,7 @@ fn setup(
     Ok(setup)
 }
 
-/// Proposers beside the replicas that they ask, which have so many commands under way together.
+/// Proposers beside the replicas that they ask, which have this many commands under way together.
 fn load(asked: Asked, concurrent: usize, value_bytes: usize, window: Duration) -> Load {
     Load { asked, beside: true, value_bytes, ..Load::new(concurrent, window) }
 }

@@ -303,7 +303,7 @@ const CLIENT_BYTES: usize = 128 << 10;
 /// again.
 const LEADER_SECONDS: f64 = 0.5;
 
-/// The card, with commands of so many bytes.
+/// The card, with commands of this many bytes.
 fn regime(value_bytes: usize) -> Regime {
     Regime { value_bytes, clients: (CLIENT_BYTES / value_bytes).max(1), ..LINK }
 }

@@ -5,10 +5,13 @@ use std::{
     time::Duration,
 };
 
-use synod_replica::RequestId;
 use synod_wire::{Ballot, Epoch, ReplicaId, Time};
 
 use crate::ground::{BIN, Load, Outcome, registry::Values};
+
+/// The number of something that a client, or the operator, asks of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Request(pub(super) u64);
 
 /// An outstanding proposal.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +43,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// The clients of the group with this number, of so many groups.
+    /// The clients of the group with this number, of this many groups.
     pub(super) fn new(load: &Load, number: u64, groups: u64) -> Client {
         Client {
             answer_timeout: load.answer_timeout,
@@ -95,21 +98,21 @@ impl Client {
     }
 
     /// Makes a new proposal to this replica. Returns its request and its value.
-    pub(super) fn propose(&mut self, now: Time, to: ReplicaId) -> (RequestId, u64) {
+    pub(super) fn propose(&mut self, now: Time, to: ReplicaId) -> (Request, u64) {
         let value = self.next_value;
         self.next_value += self.step;
         (self.send(Pending { value, began: now, asked: to }), value)
     }
 
-    fn send(&mut self, pending: Pending) -> RequestId {
+    fn send(&mut self, pending: Pending) -> Request {
         self.next_request += 1;
         self.pending.insert(self.next_request, pending);
         self.in_order.push_back(self.next_request);
-        RequestId(self.next_request)
+        Request(self.next_request)
     }
 
     /// Sends a proposal again, perhaps to another replica.
-    pub(super) fn resend(&mut self, request: RequestId, to: ReplicaId) -> Option<(RequestId, u64)> {
+    pub(super) fn resend(&mut self, request: Request, to: ReplicaId) -> Option<(Request, u64)> {
         let pending = self.pending.remove(&request.0)?;
         self.outcome.resent += 1;
         // Its time counts from the first sending. It times out a little late if others were sent meanwhile.
@@ -117,13 +120,13 @@ impl Client {
     }
 
     /// The outstanding proposals at a replica, oldest first.
-    pub(super) fn at(&self, replica: ReplicaId) -> Vec<RequestId> {
+    pub(super) fn at(&self, replica: ReplicaId) -> Vec<Request> {
         let at = |request: &&u64| self.pending.get(request).is_some_and(|pending| pending.asked == replica);
-        self.in_order.iter().filter(at).map(|&request| RequestId(request)).collect()
+        self.in_order.iter().filter(at).map(|&request| Request(request)).collect()
     }
 
     /// Counts an answer. Returns the replica that was asked, or `None` if the proposal is no longer outstanding.
-    pub(super) fn answered(&mut self, now: Time, request: RequestId) -> Option<ReplicaId> {
+    pub(super) fn answered(&mut self, now: Time, request: Request) -> Option<ReplicaId> {
         let pending = self.pending.remove(&request.0)?;
         self.acknowledged.insert(pending.value);
         if self.count(now, pending) {
@@ -134,7 +137,7 @@ impl Client {
     }
 
     /// The replica that was asked last.
-    pub(super) fn asked(&self, request: RequestId) -> Option<ReplicaId> {
+    pub(super) fn asked(&self, request: Request) -> Option<ReplicaId> {
         self.pending.get(&request.0).map(|pending| pending.asked)
     }
 

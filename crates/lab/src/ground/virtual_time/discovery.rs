@@ -7,7 +7,7 @@ use synod_wire::{Slot, Time};
 /// When each replica has executed how much.
 #[derive(Debug, Default)]
 pub(super) struct Discovery {
-    /// The slots that the leader has executed, each with the time. A burst counts as its last slot.
+    /// The slots that the leader has executed, each with the time.
     leader: BTreeMap<Slot, Time>,
     /// The same of each other replica, by its place.
     followers: BTreeMap<usize, Vec<(Slot, Time)>>,
@@ -25,7 +25,7 @@ pub struct Delays {
 }
 
 impl Discovery {
-    /// A replica has executed everything through a slot.
+    /// A replica has executed the batch of a slot.
     pub(super) fn found(&mut self, slot: Slot, leads: bool, place: usize, at: Time) {
         if leads {
             self.leader.insert(slot, at);
@@ -34,7 +34,7 @@ impl Discovery {
         }
     }
 
-    /// The delays of all other replicas and slots that the leader executed last in a burst; `None` without any.
+    /// The delays of all other replicas and slots; `None` without any.
     pub(super) fn delays(&self) -> Option<Delays> {
         let mut delays = Vec::new();
         for found in self.followers.values() {
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replica_finds_a_slot_with_the_first_burst_that_reaches_it() {
+    fn a_replica_finds_a_slot_with_the_first_batch_that_reaches_it() {
         let at = |ms| Time::ZERO + Duration::from_millis(ms);
         let mut discovery = Discovery::default();
         assert_eq!(discovery.delays(), None);

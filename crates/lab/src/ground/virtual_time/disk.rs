@@ -5,7 +5,7 @@ use std::time::Duration;
 use synod_host::Gate;
 use synod_replica::{LogRecord, PeerMessage};
 use synod_storage::Durability;
-use synod_wire::{Lsn, ReplicaId};
+use synod_wire::{GroupId, Lsn, ReplicaId};
 
 /// A message that may wait for the disk: the receiver, the message and its bytes.
 pub(super) type Held = (ReplicaId, PeerMessage, usize);
@@ -18,7 +18,7 @@ pub(super) struct Disk {
     commits: bool,
     /// A record that was appended since the last commit began has to wait for the disk.
     waits: bool,
-    /// What it holds of each group that the machine hosts.
+    /// What it holds of each group that the machine hosts, by the numbers that the machine's host gives them.
     groups: Vec<OfGroup>,
 }
 
@@ -27,24 +27,35 @@ struct OfGroup {
     appended: Lsn,
     /// The last record of the commit that is under way.
     committing: Lsn,
+    /// What was durable when it was last asked which groups are further.
+    asked: Lsn,
     gate: Gate<Held>,
 }
 
 impl Disk {
     pub(super) fn new(durability: Durability, fsync: Duration, groups: usize) -> Disk {
-        let group = || OfGroup { appended: Lsn::ZERO, committing: Lsn::ZERO, gate: Gate::new(Lsn::ZERO) };
+        let none = Lsn::ZERO;
+        let group = || OfGroup { appended: none, committing: none, asked: none, gate: Gate::new(none) };
         let groups = (0..groups).map(|_| group()).collect();
         Disk { durability, fsync, commits: false, waits: false, groups }
     }
 
-    pub(super) fn append(&mut self, at: usize, record: &LogRecord, lsn: Lsn) {
-        self.groups[at].appended = lsn;
+    pub(super) fn append(&mut self, group: GroupId, record: &LogRecord, lsn: Lsn) {
+        self.groups[usize::from(group.0)].appended = lsn;
         self.waits |= !self.fsync.is_zero() && self.durability.syncs(record.keep());
     }
 
-    /// The last durable record of each group.
-    pub(super) fn durable(&self) -> Vec<Lsn> {
-        self.groups.iter().map(|group| group.gate.through()).collect()
+    /// The last durable record of a group.
+    pub(super) fn durable(&self, group: GroupId) -> Lsn {
+        self.groups[usize::from(group.0)].gate.through()
+    }
+
+    /// The groups of which more is durable than when this was asked before.
+    pub(super) fn take_further(&mut self) -> impl Iterator<Item = GroupId> {
+        (0u16..).map(GroupId).zip(&mut self.groups).filter_map(|(number, group)| {
+            let durable = group.gate.through();
+            (std::mem::replace(&mut group.asked, durable) < durable).then_some(number)
+        })
     }
 
     /// Begins a commit, unless one is under way. Returns how long it takes; if nothing waits for the disk, what was
@@ -69,13 +80,14 @@ impl Disk {
     }
 
     /// Sends a message of a group after this record. Returns the message if it leaves at once.
-    pub(super) fn send(&mut self, at: usize, after: Lsn, message: Held) -> Option<Held> {
-        self.groups[at].gate.send(after, message)
+    pub(super) fn send(&mut self, group: GroupId, after: Lsn, message: Held) -> Option<Held> {
+        self.groups[usize::from(group.0)].gate.send(after, message)
     }
 
-    /// A message whose record is durable, and the place of its group.
-    pub(super) fn release(&mut self) -> Option<(usize, Held)> {
-        self.groups.iter_mut().enumerate().find_map(|(at, group)| Some((at, group.gate.leave()?.1)))
+    /// A message whose record is durable, and its group.
+    pub(super) fn release(&mut self) -> Option<(GroupId, Held)> {
+        let mut groups = (0u16..).map(GroupId).zip(&mut self.groups);
+        groups.find_map(|(number, group)| Some((number, group.gate.leave()?.1)))
     }
 }
 
@@ -90,19 +102,22 @@ mod tests {
         let mut disk = Disk::new(Durability::Sync, Duration::from_millis(8), 2);
         let record = LogRecord::Trimmed(Slot(1));
         let message = |bytes| (ReplicaId(2), PeerMessage::SeekLeader, bytes);
-        disk.append(0, &record, Lsn(1));
-        disk.append(1, &record, Lsn(1));
+        let [first, second] = [0, 1].map(GroupId);
+        disk.append(first, &record, Lsn(1));
+        disk.append(second, &record, Lsn(1));
         assert_eq!(disk.commit(), Some(Duration::from_millis(8)));
-        disk.append(0, &record, Lsn(2));
+        disk.append(first, &record, Lsn(2));
         assert_eq!(disk.commit(), None, "one commit at a time");
-        for (at, after) in [(0, 2), (1, 1)] {
-            assert!(disk.send(at, Lsn(after), message(at)).is_none());
+        for (group, after, bytes) in [(first, 2, 0), (second, 1, 1)] {
+            assert!(disk.send(group, Lsn(after), message(bytes)).is_none());
         }
-        assert!(disk.send(0, Lsn::ZERO, message(9)).is_some(), "it rests on no record");
+        assert!(disk.send(first, Lsn::ZERO, message(9)).is_some(), "it rests on no record");
         disk.committed();
-        assert_eq!(disk.durable(), [Lsn(1), Lsn(1)]);
-        let released: Vec<_> = std::iter::from_fn(|| disk.release()).map(|(at, held)| (at, held.2)).collect();
-        assert_eq!(released, [(1, 1)], "the other one waits for the next commit");
+        assert_eq!([first, second].map(|group| disk.durable(group)), [Lsn(1), Lsn(1)]);
+        assert_eq!(disk.take_further().collect::<Vec<_>>(), [first, second]);
+        assert_eq!(disk.take_further().count(), 0);
+        let released: Vec<_> = std::iter::from_fn(|| disk.release()).map(|(of, held)| (of, held.2)).collect();
+        assert_eq!(released, [(second, 1)], "the other one waits for the next commit");
         assert_eq!(disk.commit(), Some(Duration::from_millis(8)));
     }
 }

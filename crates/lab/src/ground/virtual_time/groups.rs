@@ -131,7 +131,7 @@ impl Merged {
         self.latency.saturating_record(u64::try_from(nanos).unwrap_or(u64::MAX));
     }
 
-    /// So many batches wait, this long after the window opened.
+    /// This many batches wait, this long after the window opened.
     pub(super) fn sample(&mut self, opened: Time, now: Time, waiting: u64) {
         let bin = (now.since(opened).as_nanos() / BIN.as_nanos()) as usize;
         self.waiting.resize(self.waiting.len().max(bin + 1), 0);

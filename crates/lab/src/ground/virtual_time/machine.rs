@@ -1,18 +1,27 @@
-//! One machine with its processor and its inbox, the replicas of the groups that it hosts, and what executes for them.
+//! One machine: its processor and its inbox, the replicas of the groups that it hosts, and what executes for them.
+//!
+//! It does what a node does that has one thread for all of this (`crates/node/src/protocol.rs`), with the same
+//! [`Host`]: a burst of what has come, whose messages and records then leave, and a turn of execution.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    convert::Infallible,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use synod_consensus::{Message, sequence_paxos};
+use synod_host::{BURST_MAX, Effect, Host, Input, Progress, Started};
 use synod_replica::{
-    Action, Clocked, Event, Executor, Group, MergedExecutor, Outcome as Executed, Pace, PeerMessage,
-    Recovered, Replica, RequestError, RequestId, StateMachine,
+    Action, Event, Group, Pace, PeerMessage, Recovered, Replica, RequestError, StateMachine,
 };
-use synod_wire::{Ballot, Ballots, Batch, CommandKind, GroupId, Incarnation, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, CommandKind, GroupId, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     Usage,
+    client::Request,
     disk::{Disk, Held},
+    execution::{Answered, Execution},
     groups::Groups,
 };
 use crate::{
@@ -20,23 +29,24 @@ use crate::{
     study::LabError,
 };
 
-/// How many events are handled before their effects leave, as on a server.
-const BURST_MAX: usize = 512;
-
 /// A machine in virtual time.
 pub(super) struct Machine {
     pub(super) id: ReplicaId,
     /// Its site: the place in the topology of the machine that it is, or whose place it took.
     pub(super) place: usize,
-    /// The replicas of the groups that it hosts, by the numbers of the groups.
+    /// The replicas of the groups that it hosts. Here a group has the number of its place in `hosted`.
+    host: Host<Request, Infallible>,
+    /// The groups that it hosts, by their numbers.
     pub(super) hosted: Vec<Hosted>,
-    pub(super) executing: Executing,
-    /// When the groups that it leads skip, if groups are merged.
-    pace: Option<Pace>,
-    /// Events that wait for the processor, each with the place of its group in `hosted`.
-    inbox: VecDeque<(usize, Event)>,
-    /// Whether the processor has been scheduled to handle the inbox.
-    pub(super) scheduled: bool,
+    pub(super) execution: Execution,
+    /// What waits for the processor, and what it costs if it came from outside, in nanoseconds.
+    inbox: VecDeque<(Input<Request, Infallible>, Option<f64>)>,
+    /// The groups that have become durable further since their replicas were told.
+    durable: BTreeSet<GroupId>,
+    /// When a processor works next for it, since it has something to do.
+    pub(super) works_at: Time,
+    /// When it looks next whether something is due.
+    pub(super) wakes_at: Time,
     pub(super) free_at: Time,
     /// It is removed, or it has failed.
     pub(super) retired: bool,
@@ -49,45 +59,37 @@ pub(super) struct Machine {
     costs: Costs,
 }
 
-/// The replica of a group.
+/// What a machine knows of a group beside its replica.
 pub(super) struct Hosted {
     pub(super) group: GroupId,
-    pub(super) replica: Replica,
-    deadline: Time,
-    /// It has taken an event since it was last flushed.
-    touched: bool,
-    actions: Vec<Action>,
+    /// The replica wants to hear at once of what becomes durable.
+    waits_for_disk: bool,
+    /// The replica wants to hear at once of what is executed.
+    backlogged: bool,
 }
 
-/// What executes the batches of the groups that a machine hosts.
-pub(super) enum Executing {
-    /// Each group has a state machine of its own.
-    Apart(Vec<Executor<Registry>>),
-    /// One state machine executes all of them in one order.
-    Merged(Box<MergedExecutor<Registry, Decided>>),
+/// What comes to a machine.
+pub(super) enum Given {
+    /// Something for the replica of a group, from its own machine.
+    Event(Event),
+    /// A message of a peer, and its bytes.
+    Message(ReplicaId, PeerMessage, usize),
+    /// A command of a client.
+    Command(CommandKind, Bytes, Request),
 }
 
-/// What comes with a batch that waits for its turn.
-#[derive(Debug)]
-pub(super) struct Decided {
-    /// The requests that wait for its commands, each with its place in the batch.
-    requests: Vec<(usize, RequestId)>,
-    /// The values that clients proposed.
-    values: Vec<u64>,
-}
-
-/// The effects of a burst outside of the machine.
+/// The effects of a burst, and of the turn of execution after it, outside of the machine.
 #[derive(Default)]
 pub(super) struct Burst {
-    /// Those of each group that the machine hosts.
+    /// When that leaves which replicas want sent and written.
+    pub(super) leaves: Time,
+    /// The effects of each group that the machine hosts.
     pub(super) groups: Vec<Effects>,
-    /// Commands that were executed.
-    commands: usize,
     /// How long the commit takes that begins after the burst.
     pub(super) commit: Option<Duration>,
     /// 1 if something came from outside, else 0.
     pub(super) woken: f64,
-    /// Seconds that it took.
+    /// Seconds that the burst and the turn took.
     pub(super) busy: f64,
 }
 
@@ -96,15 +98,14 @@ pub(super) struct Burst {
 pub(super) struct Effects {
     /// The messages, each after the record that has to be durable before it leaves.
     pub(super) messages: Vec<(Lsn, Held)>,
-    pub(super) answers: Vec<(RequestId, Result<Bytes, RequestError>)>,
+    /// Commands of clients that have failed.
+    pub(super) failed: Vec<(Request, RequestError)>,
     /// The new group, if it has changed.
     pub(super) group: Option<Group>,
     /// Whether the leader has changed.
     pub(super) leader: bool,
-    /// The last slot that was executed, if any was.
-    pub(super) executed: Option<Slot>,
-    /// The values of clients that were executed in one order with other groups.
-    pub(super) merged: Vec<u64>,
+    /// Batches that were executed.
+    pub(super) answered: Vec<Answered>,
     /// Skips that were proposed.
     pub(super) skips: u64,
 }
@@ -121,38 +122,44 @@ impl Machine {
     ) -> Machine {
         let costs = setup.hardware.costs.clone();
         let numbers: Vec<_> = groups.hosted_at(place).collect();
-        let begun = || numbers.iter().map(|group| first[usize::from(group.0)].clone());
-        let hosted =
-            numbers.iter().map(|&group| Hosted::start(setup, groups, (id, place), group, first, life, now));
-        let hosted: Vec<_> = hosted.collect();
-        let executing = match &groups.merge {
-            Some(merge) if groups.merges_at(place) => {
-                Executing::Merged(Box::new(MergedExecutor::new(Registry::default(), begun(), merge.take)))
-            }
-            _ => Executing::Apart(begun().map(|group| Executor::new(Registry::default(), group)).collect()),
-        };
-        let pace = groups.merge.as_ref().map(|merge| Pace::new(merge.skips, merge.take, hosted.len(), now));
+        let begun = numbers.iter().map(|group| first[usize::from(group.0)].clone());
+        let execution = Execution::new(begun, groups.merge.as_ref().filter(|_| groups.merges_at(place)));
+        let started = numbers.iter().map(|&group| start(setup, groups, (id, place), group, first, life, now));
+        let pace = groups.merge.as_ref().map(|merge| Pace::new(merge.skips, merge.take, numbers.len(), now));
+        let heartbeat = setup.settings.consensus.heartbeat_interval;
+        let hosted = |group| Hosted { group, waits_for_disk: false, backlogged: false };
         Machine {
             id,
             place,
-            executing,
-            pace,
+            host: Host::new(id, started.collect(), pace, heartbeat),
+            execution,
             inbox: VecDeque::new(),
-            scheduled: false,
+            durable: BTreeSet::new(),
+            works_at: Time::NEVER,
+            wakes_at: Time::NEVER,
             free_at: now,
             retired: false,
             sends_until: now,
             receives_until: now,
             usage: Usage::default(),
-            disk: Disk::new(setup.durability, costs.fsync(), hosted.len()),
-            hosted,
+            disk: Disk::new(setup.durability, costs.fsync(), numbers.len()),
+            hosted: numbers.into_iter().map(hosted).collect(),
             costs,
         }
     }
 
-    /// The place of a group in `hosted`, if the machine hosts it.
-    fn at(&self, group: GroupId) -> Option<usize> {
-        self.hosted.iter().position(|hosted| hosted.group == group)
+    /// The number that the host gives a group, if the machine hosts it.
+    fn at(&self, group: GroupId) -> Option<GroupId> {
+        let at = self.hosted.iter().position(|hosted| hosted.group == group)?;
+        Some(GroupId(at as u16))
+    }
+
+    /// The same.
+    ///
+    /// # Panics
+    /// If the machine does not host the group.
+    fn number(&self, group: GroupId) -> GroupId {
+        self.at(group).expect("it hosts the group")
     }
 
     /// Whether the machine hosts a group.
@@ -165,132 +172,218 @@ impl Machine {
     /// # Panics
     /// If the machine does not host the group.
     pub(super) fn replica(&self, group: GroupId) -> &Replica {
-        &self.hosted[self.at(group).expect("it hosts the group")].replica
+        self.host.replica(self.number(group))
     }
 
-    pub(super) fn push(&mut self, group: GroupId, event: Event) {
-        if let Some(at) = self.at(group) {
-            self.inbox.push_back((at, event));
-        }
+    pub(super) fn push(&mut self, group: GroupId, given: Given) {
+        let Some(group) = self.at(group) else { return };
+        self.inbox.push_back(match given {
+            Given::Event(event) => (Input::Event(group, event), None),
+            Given::Message(from, message, bytes) => {
+                (Input::Event(group, Event::Receive { from, message }), Some(self.costs.message(bytes)))
+            }
+            Given::Command(kind, payload, client) => {
+                let cost = self.costs.request(payload.len());
+                (Input::Command { group, kind, session: None, payload, client }, Some(cost))
+            }
+        });
     }
 
+    /// Whether it has something to do now: also if a replica waits for what has happened on the disk or in execution.
     pub(super) fn has_work(&self) -> bool {
+        let hosted = |group: &GroupId| &self.hosted[usize::from(group.0)];
         !self.inbox.is_empty()
+            || self.execution.has_jobs()
+            || self.durable.iter().any(|group| hosted(group).waits_for_disk)
+            || self.execution.ahead.iter().any(|group| hosted(group).backlogged)
     }
 
     /// When it has something to do, whatever comes.
-    pub(super) fn deadline(&self) -> Time {
-        let due = self.pace.as_ref().map_or(Time::NEVER, Pace::due);
-        self.hosted.iter().map(|hosted| hosted.deadline).fold(due, Time::min)
+    pub(super) fn due(&self) -> Time {
+        self.host.due()
     }
 
-    /// Carries out the actions of the start.
-    pub(super) fn begin(&mut self) -> Result<Burst, LabError> {
-        let mut burst = Burst::default();
-        self.carry_out(&mut burst)?;
+    /// Carries out what the start of the replicas wants done.
+    pub(super) fn begin(&mut self, now: Time) -> Result<Burst, LabError> {
+        let mut burst = Burst { leaves: now, ..Burst::default() };
+        self.carry_out(now, &mut burst)?;
+        self.write(&mut burst);
+        self.leave(now);
         Ok(burst)
     }
 
-    /// Handles the inbox. `free_at` then tells when the processor is done with it.
+    /// Handles the inbox, and executes for a while. `free_at` then tells when the processor is done with it.
     pub(super) fn work(&mut self, now: Time) -> Result<Burst, LabError> {
         let (mut cost, mut woken) = (0.0, false);
-        for (at, hosted) in self.hosted.iter_mut().enumerate() {
-            if hosted.deadline <= now {
-                hosted.deadline = Time::NEVER;
-                self.inbox.push_back((at, Event::Timer));
-            }
-        }
         for _ in 0..BURST_MAX {
-            let Some((at, event)) = self.inbox.pop_front() else { break };
-            woken |= matches!(event, Event::Receive { .. } | Event::Request { .. });
-            cost += match &event {
-                Event::Receive { message, .. } => self.costs.message(size(message)),
-                Event::Request { payload, .. } => self.costs.request(payload.len()),
-                _ => 0.0,
-            };
-            self.hosted[at].step(now, event);
+            let Some((input, of_input)) = self.inbox.pop_front() else { break };
+            woken |= of_input.is_some();
+            cost += of_input.unwrap_or(0.0);
+            self.host.step(now, input);
         }
-        self.flush(now);
+        self.look(now);
+        self.host.turn(now);
         let mut burst = Burst::default();
-        let skips = self.skip(now);
-        self.carry_out(&mut burst)?;
-        skips.into_iter().for_each(|at| burst.groups[at].skips += 1);
+        self.carry_out(now, &mut burst)?;
+        let skips = self.host.skip(now);
+        if !skips.is_empty() {
+            self.carry_out(now, &mut burst)?;
+        }
+        skips.into_iter().for_each(|(group, _)| burst.groups[usize::from(group.0)].skips += 1);
         let messages = burst.groups.iter().flat_map(|effects| &effects.messages);
         cost += messages.map(|(_, (.., bytes))| self.costs.message(*bytes)).sum::<f64>();
         if woken {
             cost += self.costs.burst_nanos;
             burst.woken = 1.0;
         }
-        cost += burst.commands as f64 * self.costs.execute_nanos;
-        self.free_at = now + Duration::from_nanos(cost as u64);
-        burst.busy = cost / 1e9;
+        burst.leaves = now + Duration::from_nanos(cost as u64);
+        self.write(&mut burst);
+        self.leave(burst.leaves);
+        let (answered, free_at) = self.execution.turn(burst.leaves, self.costs.execute_nanos);
+        for (group, answered) in answered {
+            burst.groups[usize::from(group.0)].answered.push(answered);
+        }
+        self.free_at = free_at;
+        burst.busy = self.free_at.since(now).as_secs_f64();
         Ok(burst)
     }
 
-    fn flush(&mut self, now: Time) {
-        for hosted in self.hosted.iter_mut().filter(|hosted| hosted.touched) {
-            hosted.touched = false;
-            hosted.replica.flush(now, &mut hosted.actions);
+    /// A commit of the disk has ended. Returns how long the next one takes, which begins at once.
+    pub(super) fn committed(&mut self) -> Option<Duration> {
+        self.disk.committed();
+        let next = self.disk.commit();
+        self.durable.extend(self.disk.take_further());
+        next
+    }
+
+    /// Tells the replicas what has become durable and what was executed.
+    fn look(&mut self, now: Time) {
+        let mut ahead = std::mem::take(&mut self.durable);
+        ahead.append(&mut self.execution.ahead);
+        for group in ahead {
+            let (executed, clock) = self.execution.shows(group);
+            let progress = Progress { durable: self.disk.durable(group), executed, clock };
+            self.host.step(now, Input::Progress(group, progress));
         }
     }
 
-    /// Has groups skip positions of the common order. Returns the places of those that do.
-    fn skip(&mut self, now: Time) -> Vec<usize> {
-        let Some(pace) = &mut self.pace else { return Vec::new() };
-        let skips = pace.skips(now, self.hosted.iter().map(|hosted| &hosted.replica));
-        for &(at, target) in &skips {
-            self.hosted[usize::from(at.0)].step(now, Event::Skip(target));
-        }
-        self.flush(now);
-        skips.into_iter().map(|(at, _)| usize::from(at.0)).collect()
-    }
-
-    fn carry_out(&mut self, burst: &mut Burst) -> Result<(), LabError> {
+    /// Carries out what the touched groups want, as far as it stays on the machine.
+    fn carry_out(&mut self, now: Time, burst: &mut Burst) -> Result<(), LabError> {
         burst.groups.resize_with(self.hosted.len(), Effects::default);
-        let durable = self.disk.durable();
-        for at in 0..self.hosted.len() {
-            let mut actions = std::mem::take(&mut self.hosted[at].actions);
-            for action in actions.drain(..) {
-                self.carry_out_one(at, action, burst)?;
+        let Machine { host, disk, execution, retired, .. } = self;
+        let mut failed = None;
+        host.carry_out(now, |group, _, effect| {
+            let effects = &mut burst.groups[usize::from(group.0)];
+            match effect {
+                Effect::Execute { slot, ballots, batch, clients } => {
+                    execution.push(group, slot, ballots, batch, clients);
+                }
+                Effect::CommandFailed(client, error) => effects.failed.push((client, error)),
+                Effect::Read(..) | Effect::ReadFailed(..) => unreachable!("nobody asks"),
+                Effect::Action(Action::Append { lsn, record }) => disk.append(group, &record, lsn),
+                Effect::Action(Action::Retired) => *retired = true,
+                Effect::Action(action) => failed = failed.take().or(effects.act(action).err()),
             }
-            self.hosted[at].actions = actions;
-        }
-        self.execute_turns(burst);
-        burst.commit = self.disk.commit();
-        for (at, (before, now)) in durable.into_iter().zip(self.disk.durable()).enumerate() {
-            if now > before {
-                self.inbox.push_back((at, Event::Durable(now)));
-            }
-        }
-        let clock = self.executing.clock();
-        for (at, effects) in burst.groups.iter().enumerate() {
-            self.inbox.extend(effects.executed.map(|slot| (at, Event::Executed { slot, clock: clock[at] })));
-        }
-        Ok(())
+        });
+        failed.map_or(Ok(()), Err)
     }
 
-    fn carry_out_one(&mut self, at: usize, action: Action, burst: &mut Burst) -> Result<(), LabError> {
-        let effects = &mut burst.groups[at];
+    /// The disk begins a commit, if it can and has something to do.
+    fn write(&mut self, burst: &mut Burst) {
+        burst.commit = self.disk.commit();
+        self.durable.extend(self.disk.take_further());
+    }
+
+    /// All that the burst wanted has left by now.
+    fn leave(&mut self, now: Time) {
+        let touched = self.host.end();
+        for &group in &touched {
+            let status = self.host.replica(group).status();
+            let hosted = &mut self.hosted[usize::from(group.0)];
+            (hosted.waits_for_disk, hosted.backlogged) = (status.waits_for_disk, status.backlogged);
+        }
+        self.execution.find(&touched);
+        self.host.reuse(touched);
+        self.free_at = now;
+    }
+
+    /// How many batches of a group wait for other groups, if the machine executes several in one order.
+    pub(super) fn waiting(&self) -> Vec<(GroupId, u64)> {
+        let places = (0u16..).map(GroupId).zip(self.host.replicas()).filter_map(|(at, replica)| {
+            let learned = replica.merged_at().map_or(0, |place| place.batches);
+            let executed = self.execution.batches_of(at)?;
+            Some((self.hosted[usize::from(at.0)].group, learned.saturating_sub(executed)))
+        });
+        places.collect()
+    }
+
+    /// The last slot of a group that it executed, and its ballot.
+    pub(super) fn standing(&self, group: GroupId) -> (Slot, Ballot) {
+        self.execution.standing(self.number(group))
+    }
+
+    /// What was executed of a group, together with what is in one order with it.
+    pub(super) fn registry(&self, group: GroupId) -> &Registry {
+        self.execution.registry(self.number(group))
+    }
+
+    /// Whether the machine executes the groups that it hosts in one order.
+    pub(super) fn merges(&self) -> bool {
+        self.execution.merges()
+    }
+
+    /// Depends on what was executed of a group, and on the order of it.
+    pub(super) fn digest(&self, group: GroupId) -> u64 {
+        // Sessions differ while skips go on.
+        let skips = self.host.replicas().any(|replica| replica.merged_at().is_some());
+        if skips { self.registry(group).digest() } else { self.execution.digest(self.number(group)) }
+    }
+}
+
+/// Starts the replica of a group.
+fn start(
+    setup: &Setup,
+    groups: &Groups,
+    (id, place): (ReplicaId, usize),
+    group: GroupId,
+    first: &[Group],
+    life: Incarnation,
+    now: Time,
+) -> Started {
+    let recovered = Recovered {
+        records: Vec::new(),
+        last_lsn: Lsn::ZERO,
+        snapshot: None,
+        amnesia: false,
+        birth: 1,
+        incarnation: life,
+        nonce: 0,
+        met_all: true,
+    };
+    let number = usize::from(group.0);
+    let mut settings = setup.settings_of(place);
+    // A run is short enough to keep everything.
+    (settings.snapshot_slots, settings.snapshot_log_bytes) = (u64::MAX, u64::MAX);
+    settings.merged = groups.merge.is_some();
+    if let Some(leader) = groups.groups[number].leader {
+        settings.consensus.priority = u8::from(leader == place);
+    }
+    let mut actions = Vec::new();
+    let replica = Replica::start(settings, id, first[number].clone(), recovered, now, &mut actions);
+    Started { replica, actions, durable: Lsn::ZERO, executed: Slot::ZERO }
+}
+
+impl Effects {
+    /// Takes an action that neither the host nor the disk deals with.
+    fn act(&mut self, action: Action) -> Result<(), LabError> {
         match action {
-            Action::Append { lsn, record } => self.disk.append(at, &record, lsn),
             Action::Send { to, message, after } => {
                 let bytes = size(&message);
                 let each = to.ids().iter();
-                effects.messages.extend(each.map(|&to| (after, (to, message.clone(), bytes))));
+                self.messages.extend(each.map(|&to| (after, (to, message.clone(), bytes))));
             }
-            Action::Execute { slot, ballots, batch, requests } => match &mut self.executing {
-                Executing::Apart(executors) => {
-                    let outcomes = executors[at].execute(slot, ballots, &batch, |_| true);
-                    burst.commands += outcomes.len();
-                    effects.add(slot, requests, &outcomes);
-                }
-                Executing::Merged(merged) => take(merged, at, slot, ballots, batch, requests),
-            },
-            Action::RequestFailed { request, error } => effects.answers.push((request, Err(error))),
-            Action::Deadline(deadline) => self.hosted[at].deadline = deadline,
-            Action::Group(group) => effects.group = Some(group),
-            Action::Leader(_) => effects.leader = true,
-            Action::Retired => self.retired = true,
+            Action::Group(group) => self.group = Some(group),
+            Action::Leader(_) => self.leader = true,
             Action::Forked(fork) => {
                 return Err(LabError::Replicas(format!("replicas that decided the same: {fork:?}")));
             }
@@ -302,7 +395,6 @@ impl Machine {
                 let why = format!("a change in slot {slot} is not known");
                 return Err(LabError::Replicas(why));
             }
-            Action::Agreed(_) => {}
             Action::TakeSnapshot
             | Action::ReadChunk { .. }
             | Action::WriteChunk { .. }
@@ -310,157 +402,17 @@ impl Machine {
                 let what = "a run in virtual time that takes snapshots; choose a shorter window";
                 return Err(LabError::Replicas(what.to_owned()));
             }
-            Action::ReadAt { .. } | Action::ReadFailed { .. } | Action::Trim(_) => {}
+            Action::Agreed(_) | Action::Trim(_) => {}
+            Action::Append { .. }
+            | Action::Retired
+            | Action::Execute { .. }
+            | Action::ReadAt { .. }
+            | Action::ReadFailed { .. }
+            | Action::RequestFailed { .. }
+            | Action::Deadline(_) => unreachable!("others have dealt with it"),
         }
         Ok(())
     }
-
-    /// Executes what has its turn in the order of several groups.
-    fn execute_turns(&mut self, burst: &mut Burst) {
-        let Executing::Merged(merged) = &mut self.executing else { return };
-        while let Some((group, slot, decided, outcomes)) = merged.execute(|_, _| true) {
-            burst.commands += outcomes.len();
-            let effects = &mut burst.groups[usize::from(group.0)];
-            effects.add(slot, decided.requests, &outcomes);
-            effects.merged.extend(decided.values);
-        }
-    }
-
-    /// How many batches of a group wait for other groups, if the machine executes several in one order.
-    pub(super) fn waiting(&self) -> Vec<(GroupId, u64)> {
-        let Executing::Merged(merged) = &self.executing else { return Vec::new() };
-        let places = (0u16..).map(GroupId).zip(&self.hosted).map(|(at, hosted)| {
-            let learned = hosted.replica.merged_at().map_or(0, |place| place.batches);
-            (hosted.group, learned.saturating_sub(merged.place_of(at).batches))
-        });
-        places.collect()
-    }
-
-    /// The last slot of a group that it executed, and its ballot.
-    pub(super) fn standing(&self, group: GroupId) -> (Slot, Ballot) {
-        let at = self.at(group).expect("it hosts the group");
-        match &self.executing {
-            Executing::Apart(executors) => (executors[at].applied(), executors[at].ballots().proposed),
-            Executing::Merged(merged) => {
-                (merged.executor().applied_of(GroupId(at as u16)), merged.executor().ballots().proposed)
-            }
-        }
-    }
-
-    /// What was executed of a group, together with what is in one order with it.
-    pub(super) fn registry(&self, group: GroupId) -> &Registry {
-        match &self.executing {
-            Executing::Apart(executors) => executors[self.at(group).expect("it hosts the group")].machine(),
-            Executing::Merged(merged) => merged.executor().machine(),
-        }
-    }
-
-    /// Depends on what was executed of a group, and on the order of it.
-    pub(super) fn digest(&self, group: GroupId) -> u64 {
-        match &self.executing {
-            Executing::Apart(executors)
-                if !self.hosted.iter().any(|hosted| hosted.replica.merged_at().is_some()) =>
-            {
-                executors[self.at(group).expect("it hosts the group")].digest()
-            }
-            // Sessions differ while skips go on.
-            _ => self.registry(group).digest(),
-        }
-    }
-}
-
-/// Takes a batch that waits for its turn.
-fn take(
-    merged: &mut MergedExecutor<Registry, Decided>,
-    at: usize,
-    slot: Slot,
-    ballots: Ballots,
-    batch: Batch,
-    requests: Vec<(usize, RequestId)>,
-) {
-    let of_clients = batch.commands().filter(|command| command.kind == CommandKind::Apply);
-    let values = of_clients.filter_map(|command| value_of(&command.payload)).collect();
-    let known = merged.take(GroupId(at as u16), slot, ballots, batch, Decided { requests, values });
-    assert!(known.is_none(), "there are no snapshots that would have brought it");
-}
-
-/// The value that a command of a client carries.
-fn value_of(payload: &[u8]) -> Option<u64> {
-    payload.first_chunk().map(|value| u64::from_le_bytes(*value))
-}
-
-impl Hosted {
-    fn start(
-        setup: &Setup,
-        groups: &Groups,
-        (id, place): (ReplicaId, usize),
-        group: GroupId,
-        first: &[Group],
-        life: Incarnation,
-        now: Time,
-    ) -> Hosted {
-        let recovered = Recovered {
-            records: Vec::new(),
-            last_lsn: Lsn::ZERO,
-            snapshot: None,
-            amnesia: false,
-            birth: 1,
-            incarnation: life,
-            nonce: 0,
-            met_all: true,
-        };
-        let number = usize::from(group.0);
-        let mut settings = setup.settings_of(place);
-        // A run is short enough to keep everything.
-        (settings.snapshot_slots, settings.snapshot_log_bytes) = (u64::MAX, u64::MAX);
-        settings.merged = groups.merge.is_some();
-        if let Some(leader) = groups.groups[number].leader {
-            settings.consensus.priority = u8::from(leader == place);
-        }
-        let mut actions = Vec::new();
-        let replica = Replica::start(settings, id, first[number].clone(), recovered, now, &mut actions);
-        Hosted { group, replica, deadline: Time::NEVER, touched: false, actions }
-    }
-
-    fn step(&mut self, now: Time, event: Event) {
-        self.replica.step(now, event, &mut self.actions);
-        self.touched = true;
-    }
-}
-
-impl Executing {
-    /// What each group is told of the replicated clock.
-    fn clock(&self) -> Vec<Clocked> {
-        match self {
-            Executing::Apart(executors) => {
-                executors.iter().map(|executor| executor.clocked(GroupId::FIRST)).collect()
-            }
-            Executing::Merged(merged) => {
-                let executor = merged.executor();
-                (0..executor.groups()).map(|at| executor.clocked(GroupId(at as u16))).collect()
-            }
-        }
-    }
-}
-
-impl Effects {
-    /// The batch of a slot was executed with these outcomes, which requests wait for.
-    fn add(&mut self, slot: Slot, requests: Vec<(usize, RequestId)>, outcomes: &[Executed]) {
-        for (place, request) in requests {
-            let answer = match &outcomes[place] {
-                Executed::Reply(reply) => Ok(reply.clone()),
-                Executed::Error(error) => Err(*error),
-                Executed::Unanswered => unreachable!("all are awaited"),
-            };
-            self.answers.push((request, answer));
-        }
-        self.executed = Some(slot);
-    }
-}
-
-/// A command of the client.
-pub(super) fn request(request: RequestId, kind: CommandKind, payload: Bytes) -> Event {
-    Event::Request { request, kind, session: None, payload }
 }
 
 fn size(message: &PeerMessage) -> usize {

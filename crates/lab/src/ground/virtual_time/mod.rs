@@ -1,15 +1,17 @@
 //! Runs the replicas' own code in virtual time: as if each replica had a processor, over any network, on any machine.
 //!
-//! The model covers what surrounds the replicas: links as a topology describes them; for each replica a processor,
-//! which works through its inbox at a price for each message, byte and command ([`Costs`](super::hardware::Costs)), a
-//! network card that all of its traffic passes ([`Card`](super::hardware::Card)), and a disk that commits what waits
-//! together, one commit after the other. A machine may host the replicas of several groups, which share all of that,
-//! and may execute their batches in one order ([`Groups`]). The same seed gives the same run. (`synod-sim` looks for
-//! errors with the same replicas. Here only links have faults and machines fail, and the subject is time.)
+//! The replicas are hosted by the program's own [`Host`](synod_host::Host), and batches are executed in its turns. The
+//! model covers what surrounds that: links as a topology describes them; for each replica a processor, which works
+//! through its inbox at a price for each message, byte and command ([`Costs`](super::hardware::Costs)), a network card
+//! that all of its traffic passes ([`Card`](super::hardware::Card)), and a disk that commits what waits together, one
+//! commit after the other. A machine may host the replicas of several groups, which share all of that, and may execute
+//! their batches in one order ([`Groups`]). The same seed gives the same run. (`synod-sim` looks for errors with the
+//! same replicas. Here only links have faults and machines fail, and the subject is time.)
 
 mod client;
 mod discovery;
 mod disk;
+mod execution;
 mod groups;
 mod machine;
 mod prepare;
@@ -215,6 +217,20 @@ mod tests {
         let throughput = outcome.answered as f64 / outcome.seconds;
         assert!((throughput / (100.0 / median * 1e3) - 1.0).abs() < 0.1, "{throughput}");
         assert!(traffic.messages > 0 && traffic.bytes > traffic.messages);
+    }
+
+    /// What a burst wants sent leaves before the batches of earlier ones are executed, so no replica waits for another
+    /// that executes.
+    #[test]
+    fn execution_that_is_the_bottleneck_has_the_whole_processor() {
+        let mut setup = setup(3, "single-dc");
+        setup.hardware.costs.execute_nanos = 50_000.0;
+        setup.hardware.costs.request_nanos = 0.0;
+        let (outcome, traffic) = run(&setup, &Load::new(2000, Duration::from_secs(1)), &conduct()).unwrap();
+        let share = outcome.answered as f64 * 50e-6 / outcome.seconds;
+        assert!(share > 0.9 && share <= 1.05, "{share}");
+        assert!(traffic.leader.busy > 0.97 && traffic.follower.busy > 0.95, "{traffic:?}");
+        assert_eq!(outcome.leaders.len(), 1, "heartbeats are in time");
     }
 
     #[test]

@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_replica::{RequestError, RequestId};
+use synod_replica::RequestError;
 use synod_wire::{Ballot, COMMAND_HEADER_BYTES, CommandKind, Epoch, GroupId, ReplicaId, Time};
 
 use super::{
-    super::machine::{Machine, request},
+    super::{
+        client::Request,
+        machine::{Given, Machine},
+    },
     Answer, Happening, World,
     links::Arrival,
     operator::OPERATOR,
@@ -89,7 +92,7 @@ impl World<'_> {
         running.get(self.last_asked % running.len().max(1)).copied()
     }
 
-    fn ask(&mut self, replica: ReplicaId, group: GroupId, number: RequestId, value: u64) {
+    fn ask(&mut self, replica: ReplicaId, group: GroupId, number: Request, value: u64) {
         let Some(machine) = self.machines.get(&replica) else { return };
         let load = &self.seats(group).load;
         let there = self.way(group, machine.place).map_or(Duration::ZERO, |way| way.0);
@@ -97,8 +100,8 @@ impl World<'_> {
         payload[..8].copy_from_slice(&value.to_le_bytes());
         let bytes = payload.len() + COMMAND_HEADER_BYTES;
         let bytes = if load.beside { 0 } else { self.for_card(replica, bytes) };
-        let event = Box::new(request(number, CommandKind::Apply, Bytes::from(payload)));
-        let arrival = Arrival { from: replica, to: replica, session: 0, group, event, bytes };
+        let given = Box::new(Given::Command(CommandKind::Apply, Bytes::from(payload), number));
+        let arrival = Arrival { from: replica, to: replica, session: 0, group, given, bytes };
         self.after(there, Happening::Arrive(arrival));
     }
 
@@ -146,7 +149,7 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn resend(&mut self, group: GroupId, number: RequestId) {
+    pub(super) fn resend(&mut self, group: GroupId, number: Request) {
         let last = self.client(group).asked(number);
         let Some(replica) = self.choose(group, last) else { return };
         if let Some((number, value)) = self.client(group).resend(number, replica) {

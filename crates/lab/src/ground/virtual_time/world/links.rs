@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use synod_consensus::Link as PeerLink;
-use synod_replica::{Event, RequestError};
+use synod_replica::{Event, PeerMessage, RequestError};
 use synod_wire::{GroupId, ReplicaId, Time};
 
-use super::{Happening, World};
+use super::{super::machine::Given, Happening, World};
 
 /// What arrives for the replica of a group, if its session still exists.
 pub(super) struct Arrival {
@@ -15,7 +15,7 @@ pub(super) struct Arrival {
     pub(super) to: ReplicaId,
     pub(super) session: u64,
     pub(super) group: GroupId,
-    pub(super) event: Box<Event>,
+    pub(super) given: Box<Given>,
     /// The bytes that the receiver's network card has yet to take in.
     pub(super) bytes: usize,
 }
@@ -34,7 +34,7 @@ impl World<'_> {
     /// Tells the replicas of the groups that two machines have in common about a session from one to the other.
     fn tell_of_link(&mut self, from: ReplicaId, to: ReplicaId, link: PeerLink) {
         for group in self.in_common(from, to) {
-            self.give(from, group, Event::Link { peer: to, link });
+            self.give(from, group, Given::Event(Event::Link { peer: to, link }));
         }
     }
 
@@ -51,8 +51,7 @@ impl World<'_> {
         from: ReplicaId,
         to: ReplicaId,
         group: GroupId,
-        event: Event,
-        bytes: usize,
+        (message, bytes): (PeerMessage, usize),
         leaves: Time,
     ) {
         // The system does not send more than a little to a machine that does not answer, and that does not count.
@@ -79,8 +78,8 @@ impl World<'_> {
             let session = *session;
             self.tell_of_link(from, to, PeerLink::Down);
             for group in self.in_common(from, to) {
-                let event = Box::new(Event::Link { peer: to, link: PeerLink::Up });
-                let up = Arrival { from, to: from, session, group, event, bytes: 0 };
+                let given = Box::new(Given::Event(Event::Link { peer: to, link: PeerLink::Up }));
+                let up = Arrival { from, to: from, session, group, given, bytes: 0 };
                 self.at(leaves + link.delay * 2, Happening::Arrive(up));
             }
             return;
@@ -96,13 +95,13 @@ impl World<'_> {
         // A stream keeps its order even if one message is delayed for longer than the next.
         let arrives = through + link.delay + jitter;
         *busy_until = (*busy_until).max(arrives - link.delay);
-        let event = Box::new(event);
-        self.at(arrives, Happening::Arrive(Arrival { from, to, session, group, event, bytes: unread }));
+        let given = Box::new(Given::Message(from, message, bytes));
+        self.at(arrives, Happening::Arrive(Arrival { from, to, session, group, given, bytes: unread }));
     }
 
     /// A message has come to the receiver's network card, or through it.
     pub(super) fn arrive(&mut self, arrival: Arrival) {
-        let Arrival { from, to, session, group, event, bytes } = arrival;
+        let Arrival { from, to, session, group, given, bytes } = arrival;
         if bytes > 0 {
             // The card takes in one byte after another, from when the first could arrive.
             let time = self.setup.hardware.card.time(bytes);
@@ -110,21 +109,21 @@ impl World<'_> {
             machine.receives_until = self.now.max(machine.receives_until + time);
             let at = machine.receives_until;
             if at > self.now {
-                let whole = Arrival { from, to, session, group, event, bytes: 0 };
+                let whole = Arrival { from, to, session, group, given, bytes: 0 };
                 return self.at(at, Happening::Arrive(whole));
             }
         }
         let lasts = self.wires.get(&(from, to)).is_some_and(|(_, present)| *present == session);
-        match *event {
-            Event::Request { request, .. } if self.machines[&to].retired => {
+        match *given {
+            Given::Command(.., client) if self.machines[&to].retired => {
                 // A server that was removed has stopped, so its clients get an error and turn to another.
-                self.at(self.now, Happening::Answer((group, request, Err(RequestError::Stopping))));
+                self.at(self.now, Happening::Answer((group, client, Err(RequestError::Stopping))));
             }
-            event if lasts || from == to => {
-                if let Event::Receive { from, message } = &event {
+            given if lasts || from == to => {
+                if let Given::Message(from, message, _) = &given {
                     self.stopwatch.arrived(self.now, *from, message, self.setup.replicas);
                 }
-                self.give(to, group, event);
+                self.give(to, group, given);
             }
             _ => {}
         }

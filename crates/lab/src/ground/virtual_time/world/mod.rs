@@ -13,13 +13,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_replica::{Group, RequestError, RequestId};
+use synod_replica::{Group, RequestError};
 use synod_wire::{Ballot, Epoch, GroupId, ReplicaId, Time};
 
 use self::{links::Arrival, operator::UnderWay};
 use super::{
     Traffic, Usage,
-    client::Client,
+    client::{Client, Request},
     discovery::Discovery,
     groups::{Groups, Merged, Seats, Sent},
     machine::Machine,
@@ -57,7 +57,7 @@ enum Happening {
     /// The client has read these.
     Answers(Vec<Answer>),
     /// The client sends a proposal again.
-    Resend(GroupId, RequestId),
+    Resend(GroupId, Request),
     /// The client looks for time-outs, and the operator for the progress of a change.
     Look,
     /// A new replica starts in the place of another.
@@ -67,7 +67,7 @@ enum Happening {
 }
 
 /// What a client of a group is answered.
-type Answer = (GroupId, RequestId, Result<Bytes, RequestError>);
+type Answer = (GroupId, Request, Result<Bytes, RequestError>);
 
 /// Machines, links, clients and operator of a run.
 pub(super) struct World<'a> {
@@ -294,7 +294,7 @@ impl<'a> World<'a> {
         self.merged.values_mut().for_each(|merged| *merged = Merged::new(merged.place, merged.group));
     }
 
-    /// Takes note of how many batches wait for other groups.
+    /// Records how many batches wait for other groups.
     fn sample_waiting(&mut self) {
         let Some(opened) = self.opened.filter(|_| !self.is_over()) else { return };
         for machine in self.machines.values() {

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use synod_consensus::Overrides;
-use synod_replica::{Change, ChangeRequest, Event, Goal, Group, MemberInfo, RequestId};
+use synod_replica::{Change, ChangeRequest, Event, Goal, Group, MemberInfo};
 use synod_wire::{CommandKind, ReplicaId, Time};
 
-use super::{super::machine::request, Happening, World};
+use super::{
+    super::{client::Request, machine::Given},
+    Happening, World,
+};
 use crate::{
     ground::{Victim, What},
     study::LabError,
@@ -102,8 +105,8 @@ impl World<'_> {
         if act.is_due(self.now) {
             self.last += 1;
             let payload = ChangeRequest { expected: group.version, change }.encode().to_bytes();
-            let event = request(RequestId(OPERATOR + self.last), CommandKind::Reconfigure, payload);
-            self.give(leader, operated, event);
+            let request = Request(OPERATOR + self.last);
+            self.give(leader, operated, Given::Command(CommandKind::Reconfigure, payload, request));
         }
         self.act = Some(act);
         Ok(())
@@ -120,7 +123,7 @@ impl World<'_> {
         let place = voters.iter().position(|&id| id == leader).unwrap_or(0);
         let to = voters[(place + voters.len() - 1) % voters.len()];
         if act.is_due(self.now) {
-            self.give(leader, self.operated, Event::Transfer(to));
+            self.give(leader, self.operated, Given::Event(Event::Transfer(to)));
         }
         self.act = Some(act);
     }

@@ -6,12 +6,7 @@ use synod_replica::Group;
 use synod_wire::{GroupId, ReplicaId};
 
 use super::{
-    super::{
-        Links, Traffic, Usage,
-        client::Client,
-        groups::Ran,
-        machine::{Executing, Machine},
-    },
+    super::{Links, Traffic, Usage, client::Client, groups::Ran, machine::Machine},
     World,
 };
 use crate::{ground::Outcome, study::LabError};
@@ -24,6 +19,10 @@ impl World<'_> {
             return self.missing().is_none();
         }
         self.numbers().all(|group| {
+            // A batch may be executed in part.
+            if self.members(group).any(|machine| machine.execution.has_jobs()) {
+                return false;
+            }
             let mut slots = self.members(group).map(|machine| machine.standing(group).0);
             let first = slots.next();
             slots.all(|slot| Some(slot) == first)
@@ -62,9 +61,10 @@ impl World<'_> {
         for group in self.numbers() {
             for machine in self.members(group) {
                 // Machines hold the same if they execute the same groups in one order.
-                let of: Vec<GroupId> = match &machine.executing {
-                    Executing::Apart(_) => vec![group],
-                    Executing::Merged(_) => machine.hosted.iter().map(|hosted| hosted.group).collect(),
+                let of: Vec<GroupId> = if machine.merges() {
+                    machine.hosted.iter().map(|hosted| hosted.group).collect()
+                } else {
+                    vec![group]
                 };
                 let digest = machine.digest(group);
                 let (other, first) = *digests.entry(of).or_insert((machine.id, digest));

@@ -19,7 +19,7 @@ use synod_wire::ReplicaId;
 
 /// The other replicas that may hold what a replica lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Company {
+pub(crate) enum OtherHolders {
     /// This replica is the only member.
     Nobody,
     /// The other members only learn. What they hold is a part of what this replica had, and no majority can
@@ -43,34 +43,34 @@ pub(crate) enum Verdict {
     Refuse,
 }
 
-impl Company {
-    /// The company of `me`, where `group` is the group that was written down last.
-    pub(crate) fn of(me: ReplicaId, group: &Group) -> Company {
+impl OtherHolders {
+    /// The other holders of what `me` lost, where `group` is the group that was written down last.
+    pub(crate) fn of(me: ReplicaId, group: &Group) -> OtherHolders {
         if group.members.iter().all(|member| member.id == me) {
-            Company::Nobody
+            OtherHolders::Nobody
         } else if is_only_voter(me, group) {
-            Company::Learners
+            OtherHolders::Learners
         } else {
-            Company::Voters
+            OtherHolders::Voters
         }
     }
 
-    /// The company of a replica in all its groups. They share the log that may lack something, and differ only for as
+    /// Those of a replica in all its groups. They share the log that may lack something, and differ only for as
     /// long as some of them do not follow yet. Then neither can it be said that nobody else holds what is missing, nor
     /// that others can tell it in every group, which is as with learners.
-    pub(crate) fn in_all(groups: impl IntoIterator<Item = Company>) -> Company {
+    pub(crate) fn in_all(groups: impl IntoIterator<Item = OtherHolders>) -> OtherHolders {
         let mut groups = groups.into_iter();
         let first = groups.next().expect("a replica has a group");
-        if groups.all(|other| other == first) { first } else { Company::Learners }
+        if groups.all(|other| other == first) { first } else { OtherHolders::Learners }
     }
 
     pub(crate) fn verdict(self, loss: &Loss) -> Verdict {
         match (self, loss) {
-            (Company::Voters, _) => Verdict::Learn,
-            (Company::Learners, _) => Verdict::Refuse,
+            (OtherHolders::Voters, _) => Verdict::Learn,
+            (OtherHolders::Learners, _) => Verdict::Refuse,
             // The operator chose a durability that acknowledges what a restart may lose.
-            (Company::Nobody, Loss::Memory | Loss::Reboot) => Verdict::GoOn,
-            (Company::Nobody, _) => Verdict::GoOnIfTold,
+            (OtherHolders::Nobody, Loss::Memory | Loss::Reboot) => Verdict::GoOn,
+            (OtherHolders::Nobody, _) => Verdict::GoOnIfTold,
         }
     }
 }
@@ -91,41 +91,41 @@ mod tests {
     const R2: ReplicaId = ReplicaId(2);
 
     #[test]
-    fn a_learner_is_company_but_no_majority() {
+    fn a_learner_may_hold_it_and_is_no_majority() {
         let options = Options::of(ProtocolKind::Raft);
         let alone = Group::of(&options, [R1]);
         let add = Change::Add { info: MemberInfo::default(), goal: Goal::Vote };
         let with_learner =
             alone.apply(Slot(1), &ChangeRequest { expected: alone.version, change: add }).unwrap();
-        assert_eq!(Company::of(R1, &alone), Company::Nobody);
-        assert_eq!(Company::of(R1, &with_learner), Company::Learners);
-        assert_eq!(Company::of(R1, &Group::of(&options, [R1, R2])), Company::Voters);
-        assert_eq!(Company::of(R2, &with_learner), Company::Voters);
+        assert_eq!(OtherHolders::of(R1, &alone), OtherHolders::Nobody);
+        assert_eq!(OtherHolders::of(R1, &with_learner), OtherHolders::Learners);
+        assert_eq!(OtherHolders::of(R1, &Group::of(&options, [R1, R2])), OtherHolders::Voters);
+        assert_eq!(OtherHolders::of(R2, &with_learner), OtherHolders::Voters);
     }
 
     #[test]
-    fn groups_that_differ_in_company_have_none_that_could_tell_what_is_missing() {
-        use Company::*;
+    fn groups_that_differ_have_nobody_who_could_tell_what_is_missing() {
+        use OtherHolders::*;
         for (groups, all) in [
             (vec![Voters, Voters], Voters),
             (vec![Nobody, Nobody], Nobody),
             (vec![Voters, Nobody], Learners),
             (vec![Nobody, Learners], Learners),
         ] {
-            assert_eq!(Company::in_all(groups), all);
+            assert_eq!(OtherHolders::in_all(groups), all);
         }
     }
 
     #[test]
     fn only_a_replica_without_others_goes_on_after_a_loss() {
         use Verdict::*;
-        for (company, memory, missing) in [
-            (Company::Nobody, GoOn, GoOnIfTold),
-            (Company::Learners, Refuse, Refuse),
-            (Company::Voters, Learn, Learn),
+        for (others, memory, missing) in [
+            (OtherHolders::Nobody, GoOn, GoOnIfTold),
+            (OtherHolders::Learners, Refuse, Refuse),
+            (OtherHolders::Voters, Learn, Learn),
         ] {
-            assert_eq!(company.verdict(&Loss::Memory), memory);
-            assert_eq!(company.verdict(&Loss::LogMissing), missing);
+            assert_eq!(others.verdict(&Loss::Memory), memory);
+            assert_eq!(others.verdict(&Loss::LogMissing), missing);
         }
     }
 }

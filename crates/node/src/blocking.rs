@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 ///
 /// # Panics
 /// If the work panics.
-pub(crate) async fn apart<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
