@@ -100,7 +100,7 @@ impl KvStore {
         read.auth_feed = self.auth_feed.take();
         let before = std::mem::replace(self, read);
         if let Some(feed) = &self.feed {
-            feed.missed();
+            feed.replaced();
         }
         self.tell_auth_replaced();
         before

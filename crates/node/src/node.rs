@@ -540,7 +540,7 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    /// Writes down who is a member from now on; see [`crate::alone`]. Blocks for the disk.
+    /// Writes down who is a member from now on; see [`crate::lone_replica`]. Blocks for the disk.
     pub(crate) fn group(&mut self, group: &Group) -> Result<(), StorageError> {
         // A log that lost its end may come to another group of the same version.
         if group.version >= self.origin.present.version && *group != self.origin.present {

@@ -102,10 +102,14 @@ impl Feed for Hand {
         self.send(Message::View(number, Box::new(view)));
     }
 
-    fn missed(&self) {
+    fn replaced(&self) {
         if let Some(compactions) = &self.compactions {
             compactions.replaced();
         }
+        self.missed();
+    }
+
+    fn missed(&self) {
         if self.wants_events() {
             self.send(Message::Lost);
         }

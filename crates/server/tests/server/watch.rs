@@ -107,6 +107,10 @@ async fn a_compaction_leaves_the_hash_of_its_revision() {
     assert_eq!((before.1, before.2, before.3), (5, -1, 6));
     client.kv.compact(CompactionRequest { revision: 5, physical: true }).await.unwrap();
     assert_eq!(hash(5).await, before);
+    // Nobody watches: a write then tells the watches nothing, and takes no hash away.
+    client.put("c", "1").await;
+    assert_eq!(hash(5).await, (before.0, before.1, before.2, 7));
+    client.delete("c").await;
     let after = hash(6).await;
     assert_eq!((after.1, after.2), (6, 5));
     assert_ne!(after.0, now.0);

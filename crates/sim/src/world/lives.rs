@@ -302,14 +302,15 @@ impl World {
             return Ok(());
         }
         for &group in groups {
-            self.release(of, group)?;
             self.see_progress(of, group)?;
         }
         Ok(())
     }
 
-    /// The replica of a group sees how far its disk and its executor are.
+    /// The replica of a group sees how far its disk and its executor are. What waited for the disk leaves no later: the
+    /// disk goes on while a replica is paused, which then may see that in the turn of another event.
     pub(super) fn see_progress(&mut self, of: usize, group: GroupId) -> Checked {
+        self.release(of, group)?;
         let machine = &self.machines[of];
         let Some(life) = &machine.life else { return Ok(()) };
         let executor = &life.hosted[group].executor;
