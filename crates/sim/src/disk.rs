@@ -493,7 +493,7 @@ impl Disk {
         let last_slot = |disk: &Disk, group| disk.records(group).flat_map(|(_, record)| slots(&record)).max();
         let loses = forgets && keeps_states;
         let held: PerGroup<Option<u64>> =
-            self.of.groups().map(|group| last_slot(self, group).filter(|_| loses)).collect();
+            self.of.groups().map(|group| loses.then(|| last_slot(self, group)).flatten()).collect();
         self.cut(kept);
         for (group, held) in held.iter() {
             let lost = held.filter(|_| last_slot(self, group) < *held).map(Slot);

@@ -13,6 +13,8 @@ use super::{Reached, Sight, Situation, scene::Scene};
 pub(super) struct Watcher {
     /// The batches of which each replica wrote a record, since it lost its log last.
     held: Vec<BTreeSet<BatchId>>,
+    /// The batches that came to each replica in this life: it may write the record at the end of a burst.
+    arrived: Vec<BTreeSet<BatchId>>,
     /// The batches to which other records of that log refer.
     referred: Vec<BTreeSet<BatchId>>,
     /// The batches that some replica has delivered, or that no replica delivers any more.
@@ -22,10 +24,13 @@ pub(super) struct Watcher {
 impl Watcher {
     pub(super) fn new(capacity: usize) -> Watcher {
         let none = vec![BTreeSet::new(); capacity];
-        Watcher { held: none.clone(), referred: none, over: BTreeSet::new() }
+        Watcher { held: none.clone(), arrived: none.clone(), referred: none, over: BTreeSet::new() }
     }
 
     pub(super) fn see(&mut self, scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
+        if let Sight::Starts { of, .. } = *sight {
+            self.arrived[of].clear();
+        }
         match *sight {
             Sight::Starts { of, amnesia: true, .. } => {
                 let lost = std::mem::take(&mut self.held[of]);
@@ -36,9 +41,14 @@ impl Watcher {
                 of,
                 event: Event::Receive { message: PeerMessage::Protocol { message, .. }, .. },
             } => {
-                message.body().for_each_batch(&mut |batch| {
-                    let lacks = |id| !self.held[of].contains(&id) && !self.over.contains(&id);
-                    reached.mark(Situation::ReferenceFirst, referred(batch).is_some_and(lacks));
+                message.body().for_each_batch(&mut |batch| match referred(batch) {
+                    Some(id) => {
+                        let lacks = [&self.held[of], &self.arrived[of], &self.over]
+                            .iter()
+                            .all(|ids| !ids.contains(&id));
+                        reached.mark(Situation::ReferenceFirst, lacks);
+                    }
+                    None => self.arrived[of].extend(batch.id()),
                 });
             }
             Sight::Appends { of, record: LogRecord::Protocol { record, .. } } => match record {

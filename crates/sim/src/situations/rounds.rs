@@ -1,5 +1,7 @@
 //! Situations with rounds of gossip, which replicas pass on to each other.
 
+use std::collections::BTreeSet;
+
 use synod_consensus::{
     Message, Role,
     raft::{self, Round},
@@ -18,7 +20,7 @@ pub(super) struct Watcher {
     of: Vec<Seen>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Seen {
     /// The last round that came here.
     round: (Ballot, u64),
@@ -28,8 +30,8 @@ struct Seen {
     change: Slot,
     /// The leader whose round did not fit its log.
     refused: Option<Ballot>,
-    /// The replica whose question for entries is the last thing that came.
-    asked_by: Option<usize>,
+    /// The replicas whose questions for entries came in this burst.
+    asked_by: BTreeSet<usize>,
 }
 
 impl Seen {
@@ -56,6 +58,9 @@ impl Watcher {
     }
 
     pub(super) fn see(&mut self, scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
+        if let Sight::Stepped { of, .. } = *sight {
+            self.of[of].asked_by.clear();
+        }
         match *sight {
             Sight::Starts { of, .. } => self.of[of] = Seen::default(),
             Sight::Appends {
@@ -92,7 +97,6 @@ impl Watcher {
     }
 
     fn takes(&mut self, of: usize, event: &Event, reached: &mut Reached) {
-        self.of[of].asked_by = None;
         let Event::Receive {
             from,
             message: PeerMessage::Protocol { message: Message::Raft(message), .. },
@@ -102,7 +106,7 @@ impl Watcher {
             return;
         };
         match message {
-            raft::Message::Pull { .. } => self.of[of].asked_by = Some(index_of(*from)),
+            raft::Message::Pull { .. } => _ = self.of[of].asked_by.insert(index_of(*from)),
             raft::Message::Round(round) => {
                 let last = &mut self.of[of].round;
                 let this = (round.ballot, round.number);
@@ -117,7 +121,7 @@ impl Watcher {
     fn sends(&self, (from, to): (usize, usize), round: &Round, reached: &mut Reached) {
         let serves = round.number == 0 && !round.entries.is_empty();
         reached.mark(Situation::RoundPulled, serves);
-        reached.mark(Situation::PullWaits, serves && self.of[from].asked_by != Some(to));
+        reached.mark(Situation::PullWaits, serves && !self.of[from].asked_by.contains(&to));
         let passes_on = index_of(round.ballot.replica) != from && round.number > 0;
         reached.mark(Situation::RoundPassedOn, passes_on);
         let Some(status) = &round.status else { return };

@@ -64,8 +64,9 @@ impl World {
             hosted.push(hosts);
             service = service.or(Some(serves));
         }
-        // Deadlines are those that the replicas ask for.
-        let host = Host::new(self.machines[of].id, started, None, Duration::ZERO);
+        // Several groups round their deadlines so that they come together.
+        let heartbeat = self.plan.settings_of(of).consensus.heartbeat_interval;
+        let host = Host::new(self.machines[of].id, started, None, heartbeat);
         let service = service.expect("there is a group");
         let life = Life::new(number, host, hosted.into_iter().collect(), clock, service);
         self.machines[of].life = Some(life);

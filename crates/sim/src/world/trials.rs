@@ -181,6 +181,8 @@ impl World {
         if !same && moves {
             let cut = Cut { proposed: self.checks[FIRST].votes.highest(), ..cut };
             self.trials.phase = Phase::Moving { cut, since: self.now };
+            // So that there is something to decide.
+            self.begin_probing();
             return Ok(false);
         }
         let is_over =

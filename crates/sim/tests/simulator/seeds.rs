@@ -68,8 +68,10 @@ fn pass(protocol: ProtocolKind, seeds: std::ops::Range<u64>) {
     }
     for (dissemination, coverage) in by_dissemination {
         for (what, count) in coverage.counts() {
+            // One of eight seeds has such a watch, and few seeds have one dissemination of one protocol.
+            let least = if what == "watches compacted" { 1 } else { 5 };
             assert!(
-                count >= 5 || !WITH_EACH_DISSEMINATION.contains(&what),
+                count >= least || !WITH_EACH_DISSEMINATION.contains(&what),
                 "{dissemination}: only {count} {what}"
             );
         }
