@@ -47,8 +47,8 @@ pub(crate) struct KnownEpochs {
     trimmed: Slot,
     /// The records that its protocol wrote in an earlier life, until the protocol runs.
     parked: Vec<Record>,
-    /// Whether other records of that protocol may be missing.
-    distrusted: bool,
+    /// How many of the first of these were written before a loss, so that others may be missing between them.
+    distrusted: usize,
     /// Whether an earlier life may have said something in that epoch that this life does not remember.
     amnesia: bool,
     /// Whether a delivered change ended the epoch before.
@@ -80,7 +80,7 @@ impl KnownEpochs {
             first: group.first,
             trimmed: Slot::ZERO,
             parked: Vec::new(),
-            distrusted: false,
+            distrusted: 0,
             amnesia,
             ended: false,
             ended_in: None,
@@ -218,7 +218,7 @@ impl Replica {
         self.fail_remote_reads(actions);
         self.known.running = self.group.epoch;
         self.known.first = self.group.first;
-        (self.known.parked, self.known.distrusted) = (Vec::new(), false);
+        (self.known.parked, self.known.distrusted) = (Vec::new(), 0);
         self.known.met.clear();
         self.known.amnesia = forgets && !for_this_life;
         if let Some((slot, ballots)) = ended_in {
@@ -291,9 +291,8 @@ impl Replica {
             self.instance.forget_leader();
         }
         let mut records = std::mem::take(&mut self.known.parked);
-        if std::mem::take(&mut self.known.distrusted) {
-            restart::resolvable(&mut records, self.history.delivered(), self.decided.last());
-        }
+        let distrusted = std::mem::take(&mut self.known.distrusted);
+        restart::resolvable(&mut records, distrusted, self.history.delivered(), self.decided.last());
         let restart = Restart { records, head_start, ..self.restart() };
         let options = self.group.options(&self.settings.consensus);
         self.instance.start(&options, members, restart, self.is_backlogged(), now);

@@ -3,12 +3,13 @@
 //!
 //! Options are safe, and slower or less available than what serves. They are refused where they would begin to count:
 //! here when a cluster begins, and when a replica joins with one of its own. A server that runs refuses a change with
-//! one, and warns of those that it has.
+//! one, and warns of those that it has ([`measured`]).
 
 use std::time::Duration;
 
-use synod_consensus::MeasuredOption;
+use synod_consensus::{ElectionKind, MeasuredOption};
 use synod_replica::{Skips, StateTransfer};
+use synod_server::node::measured;
 
 use super::{
     config::{ConfigError, protocol, wrong},
@@ -72,6 +73,13 @@ pub fn check_start(tuning: &Tuning) -> Result<(), ConfigError> {
     if tuning.laboratory {
         return Ok(());
     }
+    if tuning.election == Some(ElectionKind::Latency) {
+        return wrong(
+            "election",
+            ElectionKind::Latency,
+            format!("{}; accepted: another, {AS_OTHERS}", measured::LATENCY),
+        );
+    }
     if let Some(groups) = tuning.groups.filter(|groups| groups.merged.is_some_and(|take| take.get() > 1)) {
         let why = format!(
             "executes several batches of a group in a row, which exists to be measured; accepted: merge:{}, {AS_OTHERS}",
@@ -131,7 +139,12 @@ mod tests {
             assert!(started(line).expect_err(line).contains("exists to be measured"), "{line}");
             started(&format!("{line} --laboratory")).expect(line);
         }
-        started("--election latency").expect("it serves");
+        let latency = started("--election latency").expect_err("it may lose its leader");
+        assert!(
+            latency.contains("--election latency: moves the leader") && latency.contains("--laboratory"),
+            "{latency}"
+        );
+        started("--election latency --laboratory").expect("a laboratory's");
         started("--protocol raft --options replication=gossip-status,peer-repair=on,vote-gossip=on").unwrap();
         started("--protocol ring --options ring-order=measured,ring-voters=accept").unwrap();
         let joins = "--initial-cluster a=http://h:1 --initial-cluster-state existing";

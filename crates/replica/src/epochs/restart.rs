@@ -12,8 +12,8 @@ use crate::{Action, Group, LogRecord, Replica, salvage::Salvaged};
 struct Found {
     /// The records of protocols, by epoch.
     protocol: BTreeMap<Epoch, Vec<Record>>,
-    /// The epochs of which records may be missing.
-    distrusted: BTreeSet<Epoch>,
+    /// How many of the first records of an epoch others may be missing between or after.
+    distrusted: BTreeMap<Epoch, usize>,
     /// What other replicas said is decided.
     learned: BTreeMap<Slot, (Ballots, Batch)>,
     /// The slots that ended epochs, and the ballots of these slots.
@@ -47,16 +47,15 @@ impl Found {
     fn distrust(&mut self) {
         for (&epoch, records) in &mut self.protocol {
             records.retain(|record| !matches!(record.keep(), Keep::Slot(_)) || record.is_decision());
-            self.distrusted.insert(epoch);
+            self.distrusted.insert(epoch, records.len());
         }
     }
 
     /// What the records of an epoch are for a replica that has come so far.
     fn records(&self, replica: &Replica, epoch: Epoch) -> Option<Vec<Record>> {
         let mut records = self.protocol.get(&epoch)?.clone();
-        if self.distrusted.contains(&epoch) {
-            resolvable(&mut records, replica.history.delivered(), replica.decided.last());
-        }
+        let distrusted = self.distrusted.get(&epoch).copied().unwrap_or_default();
+        resolvable(&mut records, distrusted, replica.history.delivered(), replica.decided.last());
         Some(records)
     }
 
@@ -145,13 +144,17 @@ impl Found {
     }
 }
 
-/// Keeps of the records of a log that lacks some those that help: a decision whose batch is missing does not. But **a
-/// reference that is void needs no batch**, and nobody may have the batch any more. If it were dropped at each start,
-/// replicas that all learned the slot after a loss could never prove it to each other.
+/// Keeps of the first records, which come from before a loss, those that help: a decision whose batch is missing does not.
+/// But **a reference that is void needs no batch**, and nobody may have the batch any more. If it were dropped at each
+/// start, replicas that all learned the slot after a loss could never prove it to each other. What was written after the
+/// loss is whole, and stays as it is: a vote may name a void batch, too.
 ///
 /// All slots through `decided` are delivered, with the names in `delivered`. After a slot of which nothing is known it
 /// is not known either which references are void.
-pub(super) fn resolvable(records: &mut Vec<Record>, delivered: &Delivered, decided: Slot) {
+pub(super) fn resolvable(records: &mut Vec<Record>, distrusted: usize, delivered: &Delivered, decided: Slot) {
+    if distrusted == 0 {
+        return;
+    }
     let (mut held, mut decisions) = (BTreeSet::new(), BTreeMap::new());
     for record in records.iter().filter(|record| record.is_decision()) {
         record.body().for_each_batch(&mut |slot, batch| match record {
@@ -172,7 +175,12 @@ pub(super) fn resolvable(records: &mut Vec<Record>, delivered: &Delivered, decid
         table.deliver(batch);
         slot = slot.next();
     }
+    let mut first = distrusted;
     records.retain(|record| {
+        if first == 0 {
+            return true;
+        }
+        first -= 1;
         let mut whole = true;
         record.body().for_each_batch(&mut |slot, batch| {
             whole &= !batch.is_reference() || is_held(batch) || void.contains(&slot);
@@ -194,7 +202,7 @@ impl Replica {
         self.known.replaying = false;
         self.known.ended = false;
         (self.known.running, self.known.first) = found.running(&self.group, |bug| self.has(bug));
-        self.known.distrusted = found.distrusted.contains(&self.known.running);
+        self.known.distrusted = found.distrusted.get(&self.known.running).copied().unwrap_or_default();
         self.known.parked = found.protocol.remove(&self.known.running).unwrap_or_default();
         let parked = std::mem::take(&mut self.known.parked);
         parked.iter().for_each(|record| self.log_names(record));
@@ -263,7 +271,7 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use synod_consensus::{Options, dissemination, sequence_paxos};
+    use synod_consensus::{Options, dissemination, multipaxos, sequence_paxos};
     use synod_wire::{BatchBuilder, BatchId, Incarnation, ReplicaId, replica_session};
 
     const NO_BUG: fn(Bug) -> bool = |_| false;
@@ -380,7 +388,7 @@ mod tests {
         let records = [held(later.clone()), learned(5, &later), learned(6, &earlier), learned(7, &earlier)];
         let after = |decided| {
             let mut records = records.to_vec();
-            resolvable(&mut records, &Delivered::default(), Slot(decided));
+            resolvable(&mut records, 4, &Delivered::default(), Slot(decided));
             slots_of(&records)
         };
         assert_eq!(after(4), [5, 6, 7]);
@@ -388,7 +396,7 @@ mod tests {
         let mut delivered = Delivered::default();
         delivered.deliver(&later);
         let mut rest = vec![learned(6, &earlier), learned(8, &earlier)];
-        resolvable(&mut rest, &delivered, Slot(5));
+        resolvable(&mut rest, 2, &delivered, Slot(5));
         assert_eq!(slots_of(&rest), [6]);
     }
 
@@ -396,7 +404,29 @@ mod tests {
     fn a_decision_whose_batch_is_missing_says_nothing() {
         let (one, other) = (batch(3, 1), batch(3, 2));
         let mut records = vec![held(other.clone()), learned(1, &one), learned(2, &other)];
-        resolvable(&mut records, &Delivered::default(), Slot(0));
+        resolvable(&mut records, 3, &Delivered::default(), Slot(0));
         assert_eq!(slots_of(&records), [2]);
+    }
+
+    /// A vote that were forgotten could let another value be chosen.
+    #[test]
+    fn what_was_written_after_a_loss_stays_whatever_it_names() {
+        let (void, later) = (batch(3, 6), batch(4, 1));
+        let vote = |slot: u64, batch: &Batch| -> Record {
+            let (ballot, first, decided) = (Ballot { round: 9, ..Ballot::ZERO }, Slot(slot), Slot::ZERO);
+            let batches = [batch.reference().expect("it has a name")].into();
+            multipaxos::Record::Accepted { ballot, first, decided, batches }.into()
+        };
+        let log = |records: Vec<Record>, amnesia: bool| {
+            let of = |record| LogRecord::Protocol { epoch: Epoch(1), record };
+            let entered = amnesia.then(|| entered(1, true));
+            records.into_iter().map(of).chain(entered).collect::<Vec<_>>()
+        };
+        let before = log(vec![vote(1, &later), learned(2, &later), learned(3, &void)], true);
+        let after = log(vec![vote(5, &void), vote(6, &later)], false);
+        let found = Found::read([before, after].concat(), true, NO_BUG);
+        let mut records = found.protocol[&Epoch(1)].clone();
+        resolvable(&mut records, found.distrusted[&Epoch(1)], &Delivered::default(), Slot(0));
+        assert_eq!(slots_of(&records), [5, 6], "of what was written before, nothing can be told");
     }
 }
