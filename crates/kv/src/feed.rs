@@ -48,8 +48,8 @@ pub trait Feed: fmt::Debug + Send + Sync {
     /// The view that was wanted. It holds every commit before this call, and none after it.
     fn view(&self, view: View);
 
-    /// Something has changed that is not told: a snapshot has replaced the state, a command has changed more keys than it
-    /// makes events for, or nobody wanted events.
+    /// Something has changed that is not told: a snapshot has replaced the state, a command has changed more keys than
+    /// it makes events for, or nobody wanted events.
     fn missed(&self);
 
     /// A snapshot has replaced the state, which may have had other contents at the same revisions.

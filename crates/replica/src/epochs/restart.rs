@@ -144,10 +144,10 @@ impl Found {
     }
 }
 
-/// Keeps of the first records, which come from before a loss, those that help: a decision whose batch is missing does not.
-/// But **a reference that is void needs no batch**, and nobody may have the batch any more. If it were dropped at each
-/// start, replicas that all learned the slot after a loss could never prove it to each other. What was written after the
-/// loss is whole, and stays as it is: a vote may name a void batch, too.
+/// Keeps of the first records, which come from before a loss, those that help: a decision whose batch is missing does
+/// not. But **a reference that is void needs no batch**, and nobody may have the batch any more. If it were dropped at
+/// each start, replicas that all learned the slot after a loss could never prove it to each other. What was written
+/// after the loss is whole, and stays as it is: a vote may name a void batch, too.
 ///
 /// All slots through `decided` are delivered, with the names in `delivered`. After a slot of which nothing is known it
 /// is not known either which references are void.

@@ -110,8 +110,8 @@ impl World {
         Ok(())
     }
 
-    /// What replicas tell of their histories changes nothing while all is well, and goes beside all else that they say. It
-    /// may be lost, and may come late, as anything else.
+    /// What replicas tell of their histories changes nothing while all is well, and goes beside all else that they say.
+    /// It may be lost, and may come late, as anything else.
     fn tell_history(&mut self, from: usize, to: usize, group: GroupId, message: &PeerMessage) {
         // As often as it is told it is written down.
         let machine = &mut self.machines[from];
