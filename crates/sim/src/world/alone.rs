@@ -15,7 +15,8 @@ use crate::{
 };
 
 /// What serves those who watch at a replica: nothing.
-pub(crate) type Served = ();
+#[derive(Debug)]
+pub(crate) struct Served;
 
 /// A snapshot from another replica has replaced the state of one; nobody has to be told.
 pub(super) fn replaced(_: &mut Served) {}
@@ -92,7 +93,7 @@ impl Guests {
 impl World {
     /// A state machine in its initial state, and what serves those who watch it.
     pub(super) fn hosting(&self) -> (Hosting, Served) {
-        (Hosting::of(self.guests.as_ref().map(|guests| &guests.guest)), ())
+        (Hosting::of(self.guests.as_ref().map(|guests| &guests.guest)), Served)
     }
 
     /// There is nothing to be put into an order.
