@@ -75,7 +75,7 @@ impl Client {
 /// early, so as long as [`is_alive`](Lease::is_alive) says so, the lease exists. That takes for granted that the clocks
 /// of this machine and of the servers run equally fast, and that nothing stands still between the look at the clock and
 /// what is done then. Where that is not enough, compare in a transaction what must still hold
-/// ([`Lock::fence`](crate::Lock::fence)).
+/// ([`Held::fence`](crate::Held::fence)).
 ///
 /// When it is dropped, a task revokes it in the background. If that fails, or the runtime ends, it runs out by itself.
 #[derive(Debug)]

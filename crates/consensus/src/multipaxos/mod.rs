@@ -23,7 +23,7 @@
 //!    burst (`send_accepts`: `Accept`), and to this replica's own log.
 //! 5. At a member, `handle_accept` writes a record. Its vote leaves once that is durable (`send_accepted`: `Accepted`).
 //! 6. The leader counts the votes of members (`handle_accepted`), and its own once its record is durable
-//!    (`count_own_votes`). With a quorum [`Acceptor`] (`../acceptor.rs`) knows that the slot is decided.
+//!    (`count_own_votes`). With a quorum `Acceptor` (`../acceptor.rs`) knows that the slot is decided.
 //! 7. `deliver` hands over the decided slots at the front, in order.
 //! 8. The next `Accept` tells the members what is decided, or `announce_decided` does (`Decided`): `handle_decided`.
 //!
