@@ -41,7 +41,7 @@ struct sp_acceptor {
 	sp_u32 boot;
 	sp_u16 group;
 	sp_u16 id;
-	/* How many slots the ring has. */
+	/* How many slots the ring has, at least one. */
 	sp_u64 slots;
 	/* The ballot that is promised for all instances, 0 if none is. */
 	sp_u64 promised_all;
@@ -167,18 +167,34 @@ SP_INLINE sp_u64 sp_promised(struct sp_acceptor *acceptor, const struct sp_slot 
 	return all > slot->promised ? all : slot->promised;
 }
 
+/*
+ * What phase 1 and phase 2 of an instance begin with. 1 if its slot is at hand; else the verdict says what becomes of the
+ * message.
+ */
+SP_INLINE int sp_enter(struct sp_acceptor *acceptor, struct sp_slot *slot, const struct sp_message *message,
+		       struct sp_message *reply, enum sp_verdict *verdict)
+{
+	*verdict = SP_OK;
+	if (message->ballot == 0 || message->instance == 0)
+		*verdict = SP_UNSOUND;
+	else if (!sp_occupy(acceptor, slot, message->instance))
+		*verdict = sp_outside(acceptor, message, reply);
+	else if (!SP_RAISE(&acceptor->touched, message->instance))
+		*verdict = SP_BUSY;
+	else
+		return 1;
+	return 0;
+}
+
 /* Phase 1 of one instance: promises the ballot unless a larger one is promised, and tells what was accepted. */
 SP_INLINE enum sp_verdict sp_prepare(struct sp_acceptor *acceptor, struct sp_slot *slot,
 				     const struct sp_message *message, struct sp_message *reply, sp_u64 *value)
 {
+	enum sp_verdict verdict;
 	sp_u64 promised;
 
-	if (message->ballot == 0 || message->instance == 0)
-		return SP_UNSOUND;
-	if (!sp_occupy(acceptor, slot, message->instance))
-		return sp_outside(acceptor, message, reply);
-	if (!SP_RAISE(&acceptor->touched, message->instance))
-		return SP_BUSY;
+	if (!sp_enter(acceptor, slot, message, reply, &verdict))
+		return verdict;
 	promised = sp_promised(acceptor, slot);
 	if (message->ballot >= promised) {
 		slot->promised = message->ballot;
@@ -192,20 +208,17 @@ SP_INLINE enum sp_verdict sp_prepare(struct sp_acceptor *acceptor, struct sp_slo
 
 /*
  * Phase 2: accepts the value unless a larger ballot is promised. The value that was accepted in this very ballot
- * stays: it is the same one, unless somebody uses a ballot twice, and that must not be hidden.
+ * stays: it is the same one, unless somebody uses a ballot twice, which shows if the lengths differ.
  */
 SP_INLINE enum sp_verdict sp_accept(struct sp_acceptor *acceptor, struct sp_slot *slot,
 				    const struct sp_message *message, const sp_u64 *proposed,
 				    struct sp_message *reply, sp_u64 *value)
 {
+	enum sp_verdict verdict;
 	sp_u64 promised;
 
-	if (message->ballot == 0 || message->instance == 0)
-		return SP_UNSOUND;
-	if (!sp_occupy(acceptor, slot, message->instance))
-		return sp_outside(acceptor, message, reply);
-	if (!SP_RAISE(&acceptor->touched, message->instance))
-		return SP_BUSY;
+	if (!sp_enter(acceptor, slot, message, reply, &verdict))
+		return verdict;
 	promised = sp_promised(acceptor, slot);
 	if (message->ballot < promised) {
 		sp_reply(acceptor, message, SP_PREEMPTED, reply);

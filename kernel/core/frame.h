@@ -95,7 +95,7 @@ enum sp_flag {
 	/* The value is the one that fills a gap, and is never delivered. It has no bytes; a value without bytes and without
 	 * this flag is a command (E13). */
 	SP_NO_OP = 1,
-	/* The answer need not carry the value. */
+	/* Of a question: the answer need not carry the value. Of an answer: it does not carry the value that there is. */
 	SP_BRIEF = 2,
 	SP_FLAGS = SP_NO_OP | SP_BRIEF,
 };

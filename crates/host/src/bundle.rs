@@ -108,7 +108,7 @@ fn leave(peer: ReplicaId, waiting: &mut Waiting, mut send: impl FnMut(u16, Group
 /// Encodes a message of a group once for each version that `peers` speak, beginning with the lowest one. Those whose
 /// version does not know the group or the message get nothing. `each` is given a version, the peers that speak it and
 /// the body.
-pub fn encode(
+pub fn encode_by_version(
     group: GroupId,
     message: &PeerMessage,
     mut peers: Vec<(u16, ReplicaId)>,
@@ -128,7 +128,7 @@ pub fn encode(
 ///
 /// # Errors
 /// It is no such frame.
-pub fn open(body: Bytes) -> Result<Vec<(GroupId, Bytes)>, DecodeError> {
+pub fn open_bundle(body: Bytes) -> Result<Vec<(GroupId, Bytes)>, DecodeError> {
     let mut reader = Reader::new(body);
     let mut messages = Vec::new();
     while reader.remaining() > 0 {
@@ -174,7 +174,7 @@ mod tests {
     fn told(wire: &Wire, peer: ReplicaId) -> Vec<(u16, Vec<u8>)> {
         let to_peer = wire.0.iter().filter(|(_, _, to, _)| to.contains(&peer));
         let messages = to_peer.flat_map(|(_, group, _, body)| {
-            if *group == BUNDLE { open(body.clone()).unwrap() } else { vec![(*group, body.clone())] }
+            if *group == BUNDLE { open_bundle(body.clone()).unwrap() } else { vec![(*group, body.clone())] }
         });
         messages.map(|(group, body)| (group.0, body.to_vec())).collect()
     }
@@ -212,7 +212,7 @@ mod tests {
         let peers = vec![(MESSAGES_VERSION, R3), (GROUPS_SINCE - 1, R4), (MESSAGES_VERSION, R2)];
         let encoded = |group, message: &PeerMessage| {
             let mut encoded = Vec::new();
-            encode(group, message, peers.clone(), |version, to, body| {
+            encode_by_version(group, message, peers.clone(), |version, to, body| {
                 assert_eq!(body.to_bytes(), message.encode_in(version).to_bytes());
                 encoded.push((version, to));
             });
@@ -237,7 +237,7 @@ mod tests {
         let whole = bytes.len();
         // Between two messages it may be cut, since a shorter bundle is whole.
         for len in (1..whole).filter(|len| *len != whole / 2) {
-            assert!(open(bytes.slice(..len)).is_err(), "{len} bytes");
+            assert!(open_bundle(bytes.slice(..len)).is_err(), "{len} bytes");
         }
     }
 }

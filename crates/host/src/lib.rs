@@ -50,7 +50,7 @@ mod parting;
 mod snapshots;
 mod turns;
 
-pub use bundle::{BUNDLE, Bundles, encode, open};
+pub use bundle::{BUNDLE, Bundles, encode_by_version, open_bundle};
 pub use execution::{Execution, Reads};
 pub use gate::{Entry, Exit, Gate};
 pub use host::{BURST_MAX, Effect, Host, Input, Progress, ReadAt, Started};

@@ -8,5 +8,5 @@ use synod_wire::{DecodeError, GroupId};
 /// # Errors
 /// The bytes are no such frame.
 pub fn open_bundle(body: Bytes) -> Result<Vec<(GroupId, Bytes)>, DecodeError> {
-    synod_host::open(body)
+    synod_host::open_bundle(body)
 }

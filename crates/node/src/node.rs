@@ -689,7 +689,7 @@ pub(crate) fn receive(
         Ok(())
     };
     if group == synod_host::BUNDLE {
-        let messages = synod_host::open(body).map_err(|error| Unreadable(error.to_string()))?;
+        let messages = synod_host::open_bundle(body).map_err(|error| Unreadable(error.to_string()))?;
         return messages.into_iter().try_for_each(one);
     }
     one((group, body))

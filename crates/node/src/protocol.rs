@@ -431,7 +431,7 @@ impl Common {
         // The replica may still have a word for one that was removed and is let go of.
         let peers = to.ids().iter().copied().filter(|&id| self.parting.has(id));
         let peers = peers.map(|id| (transport.version(id), id)).collect();
-        host::encode(of.group, message, peers, |version, to, body| {
+        host::encode_by_version(of.group, message, peers, |version, to, body| {
             of.shared.messages_sent.add(to.len() as u64);
             #[cfg(feature = "shuttle")]
             to.iter().for_each(|&to| of.shared.watch.said(to, &body, after));

@@ -47,7 +47,7 @@ pub(crate) struct KnownEpochs {
     trimmed: Slot,
     /// The records that its protocol wrote in an earlier life, until the protocol runs.
     parked: Vec<Record>,
-    /// How many of the first of these were written before a loss, so that others may be missing between them.
+    /// How many of the first of these were written before a loss, so that others of that time may be missing.
     distrusted: usize,
     /// Whether an earlier life may have said something in that epoch that this life does not remember.
     amnesia: bool,

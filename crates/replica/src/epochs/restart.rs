@@ -12,7 +12,7 @@ use crate::{Action, Group, LogRecord, Replica, salvage::Salvaged};
 struct Found {
     /// The records of protocols, by epoch.
     protocol: BTreeMap<Epoch, Vec<Record>>,
-    /// How many of the first records of an epoch others may be missing between or after.
+    /// How many of an epoch's first records were written before a loss, so that others of that time may be missing.
     distrusted: BTreeMap<Epoch, usize>,
     /// What other replicas said is decided.
     learned: BTreeMap<Slot, (Ballots, Batch)>,
