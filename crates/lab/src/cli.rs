@@ -263,7 +263,7 @@ fn print(summary: &Summary, options: &RunOptions) {
 }
 
 /// A flag that Ctrl-C and SIGTERM set. A second signal ends the program at once, without stopping replicas in order.
-fn interruption() -> Result<Arc<AtomicBool>, LabError> {
+pub(crate) fn interruption() -> Result<Arc<AtomicBool>, LabError> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&interrupted);
     let failed = |error: std::io::Error| LabError::Replicas(format!("signals: {error}"));
@@ -282,7 +282,7 @@ fn interruption() -> Result<Arc<AtomicBool>, LabError> {
                 if told.swap(true, Ordering::Relaxed) {
                     std::process::exit(130);
                 }
-                eprintln!("interrupted: stopping the replicas (once more: at once)");
+                eprintln!("interrupted: cleaning up (once more: at once)");
             }
         });
     };

@@ -1,21 +1,26 @@
 //! The servers: their addresses, connections and status.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, future::poll_fn, time::Duration};
 
+use http_body_util::BodyExt as _;
 use synod_api::etcdserverpb::{StatusRequest, maintenance_client::MaintenanceClient};
 use synod_client::internal::Dial;
 use synod_tls::Connector;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{
+    client::GrpcService,
+    transport::{Channel, Endpoint, Uri},
+};
 
 use super::{BenchError, report::EndpointStatus};
 
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a server may take to make a connection, and then to answer with a page.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server's address.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(crate) struct Target {
     /// `host:port`, or the path of a unix socket.
-    pub(super) address: String,
+    pub(crate) address: String,
     /// The beginning of the URIs of requests.
     pub(super) uri: String,
     endpoint: Endpoint,
@@ -46,7 +51,8 @@ pub(super) fn parse(flag: &'static str, text: &str, tls: Option<&Connector>) -> 
 }
 
 impl Target {
-    pub(super) async fn connect(&self) -> Result<Channel, BenchError> {
+    /// Connects to it.
+    pub(crate) async fn connect(&self) -> Result<Channel, BenchError> {
         let channel = match &self.dial {
             None => self.endpoint.connect().await,
             Some(dial) => self.endpoint.connect_with_connector(dial.clone()).await,
@@ -80,6 +86,39 @@ impl Target {
             term: status.raft_term,
             database_bytes: status.db_size,
         })
+    }
+
+    /// Asks the server something that needs no other one.
+    pub(crate) async fn ping(address: &str, channel: Channel) -> Result<(), BenchError> {
+        let answer = MaintenanceClient::new(channel).status(StatusRequest::default()).await;
+        answer.map(drop).map_err(|status| {
+            let reason = format!("Maintenance.Status: {:?}: {}", status.code(), status.message());
+            BenchError::Unreachable { endpoint: address.to_owned(), reason }
+        })
+    }
+
+    /// Reads a page of the server, such as `/metrics`.
+    pub(crate) async fn page(&self, path: &str) -> Result<String, BenchError> {
+        let failed =
+            |reason: String| BenchError::Unreachable { endpoint: format!("{}{path}", self.address), reason };
+        let mut channel = self.connect().await?;
+        let request = http::Request::get(format!("{}{path}", self.uri)).body(tonic::body::Body::empty());
+        let request = request.map_err(|error| failed(error.to_string()))?;
+        let asked = async {
+            poll_fn(|cx| GrpcService::<tonic::body::Body>::poll_ready(&mut channel, cx)).await?;
+            let answer = GrpcService::call(&mut channel, request).await?;
+            let status = answer.status();
+            Ok::<_, tonic::transport::Error>((status, answer.into_body().collect().await))
+        };
+        let answer = tokio::time::timeout(CONNECT_TIMEOUT, asked).await;
+        let (status, body) = answer
+            .map_err(|_| failed(format!("no answer within {CONNECT_TIMEOUT:?}")))?
+            .map_err(|error| failed(error.to_string()))?;
+        if !status.is_success() {
+            return Err(failed(format!("it answers {status}")));
+        }
+        let body = body.map_err(|error| failed(error.to_string()))?.to_bytes();
+        String::from_utf8(body.into()).map_err(|_| failed("it is no text".to_owned()))
     }
 
     fn unreachable(&self, error: &dyn Error) -> BenchError {
