@@ -29,7 +29,8 @@ fn it_tells_what_a_cluster_can_do_and_leaves_no_keys() {
         &[SMALL, &["--endpoints", &endpoints[1], "-w", "json", "--write", file.to_str().unwrap()]].concat(),
     );
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let found: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
     let loads = found["loads"].as_array().unwrap();
     assert_eq!(loads.len(), 7, "{found:#}");
     assert!(loads.iter().all(|load| load["puts_per_second"].as_f64().unwrap() > 0.0), "{found:#}");
@@ -42,7 +43,10 @@ fn it_tells_what_a_cluster_can_do_and_leaves_no_keys() {
     let gain = found["gain"].as_f64().unwrap();
     assert_eq!(output.status.code(), Some(i32::from(gain > 0.10)), "{said}");
     let proposed = std::fs::read_to_string(&file).unwrap();
-    assert!(proposed.contains(&format!("\nwindow-max: {}\n", advice["proposed"]["window_max"])), "{proposed}");
+    assert!(
+        proposed.contains(&format!("\nwindow-max: {}\n", advice["proposed"]["window_max"])),
+        "{proposed}"
+    );
 
     assert_eq!(done(&all, &["get", "synod-tune", "--prefix", "--keys-only"]).trim(), "synod-tuner");
 

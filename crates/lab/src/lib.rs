@@ -11,7 +11,6 @@ pub mod bench;
 pub mod calibrate;
 pub mod chaos;
 pub mod cli;
-mod counters;
 pub mod experiments;
 mod figure;
 pub mod ground;

@@ -66,9 +66,32 @@ impl Collector for NodeMetrics {
         self.encode_slots(e)?;
         self.encode_log(e)?;
         self.encode_stages(e)?;
+        encode_threads(e)?;
         self.encode_merge(e)?;
         self.encode_peers(e)
     }
+}
+
+/// What the threads of the process do with their time.
+#[cfg(feature = "metrics")]
+fn encode_threads(e: &mut Families<'_, '_>) -> std::fmt::Result {
+    let threads = synod_sync::threads();
+    let times = threads.iter().flat_map(|thread| {
+        let states = [
+            ("busy", thread.busy),
+            ("ready", thread.ready),
+            ("blocked", thread.blocked),
+            ("waiting", thread.waiting),
+        ];
+        states.map(|(state, time)| ([("thread", thread.name.clone()), ("state", state.to_owned())], time))
+    });
+    e.counters_seconds(
+        "synod_thread",
+        "Time of threads: busy on a processor, ready for one, blocked by a lock, waiting at a queue; the rest is the system's",
+        times,
+    )?;
+    let numbers = threads.iter().map(|thread| ([("thread", thread.name.clone())], u64::from(thread.threads)));
+    e.gauges("synod_threads", "Threads of the name", numbers)
 }
 
 #[cfg(feature = "metrics")]

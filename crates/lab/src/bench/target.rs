@@ -1,20 +1,15 @@
 //! The servers: their addresses, connections and status.
 
-use std::{error::Error, future::poll_fn, time::Duration};
+use std::{error::Error, time::Duration};
 
-use http_body_util::BodyExt as _;
 use synod_api::etcdserverpb::{StatusRequest, maintenance_client::MaintenanceClient};
 use synod_client::internal::Dial;
 use synod_tls::Connector;
-use tonic::{
-    client::GrpcService,
-    transport::{Channel, Endpoint, Uri},
-};
+use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::{BenchError, report::EndpointStatus};
 
-/// How long a server may take to make a connection, and then to answer with a page.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server's address.
 #[derive(Clone, Debug)]
@@ -95,30 +90,6 @@ impl Target {
             let reason = format!("Maintenance.Status: {:?}: {}", status.code(), status.message());
             BenchError::Unreachable { endpoint: address.to_owned(), reason }
         })
-    }
-
-    /// Reads a page of the server, such as `/metrics`.
-    pub(crate) async fn page(&self, path: &str) -> Result<String, BenchError> {
-        let failed =
-            |reason: String| BenchError::Unreachable { endpoint: format!("{}{path}", self.address), reason };
-        let mut channel = self.connect().await?;
-        let request = http::Request::get(format!("{}{path}", self.uri)).body(tonic::body::Body::empty());
-        let request = request.map_err(|error| failed(error.to_string()))?;
-        let asked = async {
-            poll_fn(|cx| GrpcService::<tonic::body::Body>::poll_ready(&mut channel, cx)).await?;
-            let answer = GrpcService::call(&mut channel, request).await?;
-            let status = answer.status();
-            Ok::<_, tonic::transport::Error>((status, answer.into_body().collect().await))
-        };
-        let answer = tokio::time::timeout(CONNECT_TIMEOUT, asked).await;
-        let (status, body) = answer
-            .map_err(|_| failed(format!("no answer within {CONNECT_TIMEOUT:?}")))?
-            .map_err(|error| failed(error.to_string()))?;
-        if !status.is_success() {
-            return Err(failed(format!("it answers {status}")));
-        }
-        let body = body.map_err(|error| failed(error.to_string()))?.to_bytes();
-        String::from_utf8(body.into()).map_err(|_| failed("it is no text".to_owned()))
     }
 
     fn unreachable(&self, error: &dyn Error) -> BenchError {

@@ -7,10 +7,11 @@ use std::{
     time::Duration,
 };
 
+use synod_client::{Between, Metrics};
+
 use super::fit::Row;
 use crate::{
     bench,
-    counters::{Between, Page},
     ground::{Load, Setup, processes::Processes},
     study::{Conduct, LabError},
 };
@@ -91,7 +92,7 @@ impl Counters {
 }
 
 /// Reads the page of a replica.
-fn read(address: &str) -> std::io::Result<Page> {
+fn read(address: &str) -> std::io::Result<Metrics> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     write!(
@@ -100,7 +101,7 @@ fn read(address: &str) -> std::io::Result<Page> {
     )?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
-    let page = Page::parse(&text);
+    let page = Metrics::parse(&text);
     if page.value("process_cpu_seconds_total", "").is_none() {
         return Err(std::io::Error::other("the page has no process_cpu_seconds_total"));
     }
@@ -128,7 +129,7 @@ pub(super) fn measure(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<M
     conduct.check()?;
     let (report, before, after) = (report?, before?, after?);
     processes.check()?;
-    let counted = |(before, after): (&Page, &Page)| Counters::of(Between { before, after });
+    let counted = |(before, after): (&Metrics, &Metrics)| Counters::of(Between { before, after });
     Ok(Measurement {
         throughput: report.throughput,
         median_ms: report.latency.p50_us as f64 / 1e3,

@@ -3,11 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use synod_client::{Client, Config, native::StatusResponse};
+use synod_client::{Client, Config, Metrics, native::StatusResponse};
 
 use crate::{
     bench::{TlsOptions, target::Target},
-    counters::Page,
     study::LabError,
 };
 
@@ -25,7 +24,7 @@ pub(super) struct Member {
     /// Seconds from here to it and back.
     pub(super) way: f64,
     /// What it counted when it was found.
-    page: Page,
+    page: Metrics,
 }
 
 /// A cluster.
@@ -42,7 +41,8 @@ pub(super) struct Cluster {
     pub(super) tells_settings: bool,
 }
 
-fn refused(why: impl std::fmt::Display) -> LabError {
+/// The cluster cannot be measured.
+pub(super) fn refused(why: impl std::fmt::Display) -> LabError {
     LabError::Replicas(why.to_string())
 }
 
@@ -53,15 +53,15 @@ impl Cluster {
         runtime.map_err(refused)?.block_on(async {
             let urls = client_urls(endpoints, tls).await?;
             let client = client(&urls, tls)?;
-            let answers: Vec<_> = urls.iter().cloned().zip(client.native_status().await).collect();
+            let answers = urls.iter().cloned().zip(client.native_status().await).zip(client.metrics().await);
             let mut members = Vec::new();
-            for (url, answer) in answers {
-                let Ok(status) = answer else { continue };
+            for ((url, status), page) in answers {
+                let Ok(status) = status else { continue };
                 if members.iter().any(|member: &Member| member.status.replica == status.replica) {
                     continue;
                 }
                 let target = tls.targets("--endpoints", std::slice::from_ref(&url))?.remove(0);
-                let page = Page::parse(&target.page("/metrics").await?);
+                let page = page.map_err(refused)?;
                 let way = way_to(&target).await?;
                 members.push(Member { status, url, way, page });
             }
@@ -173,7 +173,8 @@ async fn client_urls(endpoints: &[String], tls: &TlsOptions) -> Result<Vec<Strin
     Ok(if urls.is_empty() { endpoints.to_vec() } else { urls })
 }
 
-fn client(endpoints: &[String], tls: &TlsOptions) -> Result<Client, LabError> {
+/// A client of these endpoints.
+pub(super) fn client(endpoints: &[String], tls: &TlsOptions) -> Result<Client, LabError> {
     let mut config = Config::new(endpoints.iter().cloned());
     config.tls = tls.connector_for(endpoints)?;
     config.give_up_unreachable = true;

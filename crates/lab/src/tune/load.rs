@@ -6,12 +6,15 @@ use std::{
 };
 
 use synod_api::etcdserverpb::{DeleteRangeRequest, kv_client::KvClient};
+use synod_client::{Between, Metrics};
 
-use super::{cluster::Cluster, say};
+use super::{
+    cluster::{Cluster, client, refused},
+    say,
+};
 use crate::{
     bench::{self, BenchError, Ended, Operation, Options, TlsOptions, target::Target},
     calibrate::fit::Row,
-    counters::{Between, Page},
     study::{Conduct, LabError},
 };
 
@@ -276,14 +279,14 @@ impl Driver<'_> {
         Ok((measured, report, slower))
     }
 
-    fn pages(&self) -> Result<Vec<Page>, BenchError> {
-        block_on(async {
-            let mut pages = Vec::new();
-            for target in &self.targets {
-                pages.push(Page::parse(&target.page("/metrics").await?));
-            }
-            Ok(pages)
-        })
+    /// What all members count of themselves.
+    fn pages(&self) -> Result<Vec<Metrics>, LabError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(refused)?;
+        let pages = runtime.block_on(async {
+            let client = client(&self.cluster.urls(), self.tls)?;
+            Ok::<_, LabError>(client.metrics().await)
+        })?;
+        pages.into_iter().collect::<Result<_, _>>().map_err(refused)
     }
 
     /// Removes the keys of tune, also those that an earlier run left when it was killed.
@@ -347,7 +350,7 @@ impl Busy {
 }
 
 /// Requests of clients a second at all members together, and how long they took on average.
-fn others(before: &[Page], after: &[Page]) -> (f64, Option<f64>) {
+fn others(before: &[Metrics], after: &[Metrics]) -> (f64, Option<f64>) {
     let pairs = || before.iter().zip(after).map(|(before, after)| Between { before, after });
     let services = ["etcdserverpb.KV/", "synod.v1.Native/Execute", "synod.v1.Native/Query"];
     let sum = |family: &str, of: fn(&Between<'_>, &str, &str) -> f64| -> f64 {
@@ -394,9 +397,9 @@ mod tests {
                  synod_request_seconds_count{{method=\"/{method}\"}} {number}\n"
             )
         };
-        let before = Page::parse(&method("etcdserverpb.KV/Range", 0, 0.0));
+        let before = Metrics::parse(&method("etcdserverpb.KV/Range", 0, 0.0));
         let after = method("etcdserverpb.KV/Range", 30, 0.3) + &method("synod.v1.Native/Status", 900, 900.0);
-        let (rate, mean) = others(&[before], &[Page::parse(&after)]);
+        let (rate, mean) = others(&[before], &[Metrics::parse(&after)]);
         assert!(rate > 0.0);
         assert!((mean.unwrap() - 0.01).abs() < 1e-9);
     }
