@@ -8,7 +8,7 @@
 //! same, all replicas and the client on as many processors as this machine has: the differences are the model's error.
 
 pub(crate) mod fit;
-mod sample;
+pub(crate) mod sample;
 
 use std::{
     fmt::Write as _,

@@ -49,14 +49,8 @@ impl Measurement {
     /// A row for each replica. A command that is taken has this many bytes.
     pub(super) fn rows(&self, command_bytes: usize) -> Vec<Row> {
         let executed = self.replicas.iter().map(|one| one.puts).sum();
-        let row = |(one, place): (&Counters, usize)| Row {
-            what: format!("{}, replica {place}", self.what),
-            requests: one.puts,
-            executed,
-            bursts: one.bursts,
-            messages: one.frames,
-            bytes: one.bytes + one.puts * command_bytes as f64,
-            busy: one.busy,
+        let row = |(one, place): (&Counters, usize)| {
+            one.row(format!("{}, replica {place}", self.what), executed, command_bytes)
         };
         self.replicas.iter().zip(1..).map(row).collect()
     }
@@ -64,11 +58,11 @@ impl Measurement {
 
 /// What a replica says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Counters {
+pub(crate) struct Counters {
     /// Seconds of a processor.
-    busy: f64,
+    pub(crate) busy: f64,
     /// Puts that it answered.
-    puts: f64,
+    pub(crate) puts: f64,
     /// Bursts of events, each of which it handled as one.
     bursts: f64,
     /// Frames that it sent and received.
@@ -79,7 +73,7 @@ struct Counters {
 
 impl Counters {
     /// What was counted between two pages, a second.
-    fn of(between: Between<'_>) -> Counters {
+    pub(crate) fn of(between: Between<'_>) -> Counters {
         let both = |sent: &str, received: &str| between.rate(sent, "") + between.rate(received, "");
         Counters {
             busy: between.rate("process_cpu_seconds_total", ""),
@@ -87,6 +81,19 @@ impl Counters {
             bursts: between.rate("synod_protocol_bursts_total", ""),
             frames: both("synod_peer_frames_sent_total", "synod_peer_frames_received_total"),
             bytes: both("synod_peer_sent_bytes_total", "synod_peer_received_bytes_total"),
+        }
+    }
+
+    /// The row of a replica in a group that executed this many puts. A command that is taken has this many bytes.
+    pub(crate) fn row(&self, what: String, executed: f64, command_bytes: usize) -> Row {
+        Row {
+            what,
+            requests: self.puts,
+            executed,
+            bursts: self.bursts,
+            messages: self.frames,
+            bytes: self.bytes + self.puts * command_bytes as f64,
+            busy: self.busy,
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     bench::{self, BenchError, Ended, Operation, Options, TlsOptions, target::Target},
-    calibrate::fit::Row,
+    calibrate::{fit::Row, sample::Counters},
     study::{Conduct, LabError},
 };
 
@@ -53,12 +53,8 @@ pub(super) struct Measured {
 #[derive(Clone, Debug)]
 pub(super) struct Rates {
     pub(super) name: String,
-    /// Processors that its process kept busy.
-    pub(super) busy: f64,
-    pub(super) puts: f64,
-    bursts: f64,
-    frames: f64,
-    bytes: f64,
+    /// What it spent, and on what.
+    pub(super) counted: Counters,
     /// The share of time in which each stage worked.
     pub(super) protocol: f64,
     pub(super) log: f64,
@@ -71,14 +67,9 @@ pub(super) struct Rates {
 
 impl Rates {
     fn of(name: &str, between: Between<'_>) -> Rates {
-        let both = |sent: &str, received: &str| between.rate(sent, "") + between.rate(received, "");
         Rates {
             name: name.to_owned(),
-            busy: between.rate("process_cpu_seconds_total", ""),
-            puts: between.rate("synod_requests_total", "KV/Put\""),
-            bursts: between.rate("synod_protocol_bursts_total", ""),
-            frames: both("synod_peer_frames_sent_total", "synod_peer_frames_received_total"),
-            bytes: both("synod_peer_sent_bytes_total", "synod_peer_received_bytes_total"),
+            counted: Counters::of(between),
             protocol: between.rate("synod_protocol_busy_seconds_total", ""),
             log: between.rate("synod_log_busy_seconds_total", ""),
             executor: between.rate("synod_executor_busy_seconds_total", ""),
@@ -91,16 +82,9 @@ impl Rates {
 impl Measured {
     /// A row for each member, to fit costs to.
     pub(super) fn rows(&self) -> impl Iterator<Item = Row> + '_ {
-        let executed = self.members.iter().map(|one| one.puts).sum();
-        self.members.iter().map(move |one| Row {
-            what: format!("{}, {} clients", one.name, self.clients),
-            requests: one.puts,
-            executed,
-            bursts: one.bursts,
-            messages: one.frames,
-            bytes: one.bytes + one.puts * (self.value_bytes + PUT_BYTES) as f64,
-            busy: one.busy,
-        })
+        let executed = self.members.iter().map(|one| one.counted.puts).sum();
+        let what = |one: &Rates| format!("{}, {} clients", one.name, self.clients);
+        self.members.iter().map(move |one| one.counted.row(what(one), executed, self.command_bytes()))
     }
 
     /// Bytes of a command as virtual time counts it.
@@ -110,7 +94,8 @@ impl Measured {
 
     /// Processors that members and generator kept busy together.
     pub(super) fn processors(&self) -> f64 {
-        self.members.iter().map(|one| one.busy).sum::<f64>() + self.puts_per_second * self.client_nanos / 1e9
+        self.members.iter().map(|one| one.counted.busy).sum::<f64>()
+            + self.puts_per_second * self.client_nanos / 1e9
     }
 }
 

@@ -152,7 +152,7 @@ fn bound(found: &Findings, page: &mut Page) {
             top.elsewhere.map_or_else(String::new, |busy| format!(", {busy:.1} more by other programs"));
         format!("{:.1} of {} processors busy{elsewhere}", top.processors(), found.runs.cores)
     } else {
-        format!("{:.1} processors busy at {}", leader.busy, leader.name)
+        format!("{:.1} processors busy at {}", leader.counted.busy, leader.name)
     };
     page.entry(
         "",
@@ -312,7 +312,7 @@ pub(super) fn json(found: &Findings) -> String {
             "puts_per_second": one.puts_per_second,
             "median_ms": one.median_ms,
             "p99_ms": one.p99_ms,
-            "processors": one.members.iter().map(|one| (one.name.clone(), json!(one.busy))).collect::<serde_json::Map<_, _>>(),
+            "processors": one.members.iter().map(|one| (one.name.clone(), json!(one.counted.busy))).collect::<serde_json::Map<_, _>>(),
         })
     };
     let foretold = found.foretold.iter().map(|(measured, foretold)| {
