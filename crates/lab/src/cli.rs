@@ -246,7 +246,7 @@ fn in_namespaces(interrupted: &AtomicBool) -> Result<(), LabError> {
 }
 
 /// This program, if it is `synod`; otherwise the `synod` that is built beside it or, for an example, above it.
-fn own_program() -> Result<PathBuf, LabError> {
+pub(crate) fn own_program() -> Result<PathBuf, LabError> {
     let own = env::current_exe().map_err(|error| LabError::Replicas(format!("own program: {error}")))?;
     let synod = format!("synod{}", env::consts::EXE_SUFFIX);
     let beside = own.ancestors().skip(1).take(2).map(|folder| folder.join(&synod));

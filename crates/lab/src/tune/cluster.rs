@@ -165,12 +165,16 @@ impl Cluster {
     }
 }
 
-/// The client URLs of all members, as the first endpoint that answers knows them.
+/// The client URLs of all members, as the first endpoint that answers knows them. A member that has just begun may not
+/// have told its own yet, so the endpoints are there, too; a member that is met twice counts once.
 async fn client_urls(endpoints: &[String], tls: &TlsOptions) -> Result<Vec<String>, LabError> {
     let listed = client(endpoints, tls)?.member_list(false).await.map_err(refused)?;
-    let urls: Vec<String> =
-        listed.members.iter().filter_map(|member| member.client_ur_ls.first().cloned()).collect();
-    Ok(if urls.is_empty() { endpoints.to_vec() } else { urls })
+    let told = listed.members.iter().filter_map(|member| member.client_ur_ls.first().cloned());
+    let mut urls: Vec<String> = told.collect();
+    if urls.len() < listed.members.len() {
+        urls.extend(endpoints.iter().cloned());
+    }
+    Ok(urls)
 }
 
 /// A client of these endpoints.

@@ -20,6 +20,9 @@ mod page;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Args as ClapArgs;
+use synod_consensus::ProtocolKind;
+use synod_replica::Settings;
+use synod_storage::Durability;
 
 use self::{
     advice::Advice,
@@ -29,7 +32,8 @@ use self::{
 };
 use crate::{
     bench::{Format, TlsOptions},
-    cli::interruption,
+    cli::{interruption, own_program},
+    ground::{Ordering, Setup, processes::Processes},
     study::{Conduct, LabError},
 };
 
@@ -50,6 +54,10 @@ pub struct Args {
         value_name = "URL,..."
     )]
     endpoints: Vec<String>,
+    /// Start three replicas on this machine for the measurement, with data in a temporary folder (TMPDIR), and measure
+    /// these, whatever --endpoints says.
+    #[arg(long)]
+    local: bool,
     /// Bytes of a value.
     #[arg(long, default_value_t = 256, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     val_size: u32,
@@ -142,8 +150,10 @@ fn tune(args: &Args) -> Result<bool, LabError> {
 }
 
 fn find(args: &Args) -> Result<Findings, LabError> {
-    let conduct = Conduct::new(interruption()?, PathBuf::new());
-    let cluster = Cluster::find(&args.endpoints, &args.tls)?;
+    let conduct = Conduct::new(interruption()?, own_program()?);
+    let local = if args.local { Some(local(&conduct)?) } else { None };
+    let endpoints = local.as_ref().map_or(&args.endpoints, |local| &local.direct);
+    let cluster = Cluster::find(endpoints, &args.tls)?;
     cluster.check()?;
     say(&format!(
         "{} members of {}; their clients are watched for a moment",
@@ -166,6 +176,17 @@ fn find(args: &Args) -> Result<Findings, LabError> {
         .map(|(target, rate)| advice::Target::of(&foreteller, &runs, (target, f64::from(rate)), &conduct));
     let target = target.transpose()?;
     Ok(Findings { cluster, runs, foretold, foreteller, advice, target })
+}
+
+/// Three replicas with the default settings, which serve.
+fn local(conduct: &Conduct) -> Result<Processes, LabError> {
+    let ordering = Ordering::of(ProtocolKind::MultiPaxos);
+    let mut setup = Setup::new(3, ordering.protocol, ordering.election);
+    setup.settings = Settings::default();
+    setup.durability = Durability::Sync;
+    let mut processes = Processes::start(&setup, conduct)?;
+    processes.wait_until_serving(&setup, conduct)?;
+    Ok(processes)
 }
 
 /// Tells about progress where results do not go.
