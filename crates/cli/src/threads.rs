@@ -98,7 +98,7 @@ impl Watched {
         };
         let threads = after.labelled("synod_threads", "thread").into_iter().map(|(name, number)| {
             let [busy, ready, blocked, waiting] =
-                ["busy", "ready", "blocked", "waiting"].map(|state| share(&name, state));
+                ["busy", "ready", "blocked", "waiting"].map(|state| share(&name, state).clamp(0.0, number));
             // A thread that was woken is ready, and has waited until it has its processor: that counts once.
             let waiting = waiting.min(number - busy - ready - blocked).max(0.0);
             Thread { name, number, busy, ready, blocked, waiting }
@@ -191,7 +191,7 @@ impl Watched {
             return format!(
                 "{} was blocked by locks for {:.0} % of the time",
                 thread.name,
-                thread.blocked * 100.0
+                thread.blocked / thread.number.max(1.0) * 100.0
             );
         }
         if self.leads && self.window.is_some_and(|window| self.in_flight >= window * FULL) {

@@ -19,7 +19,7 @@ fn it_tells_what_a_cluster_can_do_and_leaves_no_keys() {
     let endpoints = cluster.endpoints();
     let all = endpoints.join(",");
     leader(&endpoints);
-    done(&all, &["put", "synod-tuner", "mine"]);
+    done(&all, &["put", "synod-tune/mine", "mine"]);
     until("all have told where clients reach them", || {
         !done(&all, &["member", "list"]).contains("unstarted")
     });
@@ -41,20 +41,24 @@ fn it_tells_what_a_cluster_can_do_and_leaves_no_keys() {
     assert!(advice["now"]["puts_per_second"].as_f64().unwrap() > 0.0, "{found:#}");
     assert!(!advice["changes"].as_array().unwrap().is_empty(), "{found:#}");
     let gain = found["gain"].as_f64().unwrap();
-    assert_eq!(output.status.code(), Some(i32::from(gain > 0.10)), "{said}");
+    let credible = found["error"].as_f64().is_some_and(|error| error <= 0.20);
+    assert_eq!(output.status.code(), Some(i32::from(credible && gain > 0.10)), "{said}");
     let proposed = std::fs::read_to_string(&file).unwrap();
     assert!(
         proposed.contains(&format!("\nwindow-max: {}\n", advice["proposed"]["window_max"])),
         "{proposed}"
     );
 
-    assert_eq!(done(&all, &["get", "synod-tune", "--prefix", "--keys-only"]).trim(), "synod-tuner");
+    let again = synod(&[SMALL, &["--write", file.to_str().unwrap()]].concat());
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(again.status.code() == Some(2) && said.contains("not there yet"), "{said}");
+    assert_eq!(done(&all, &["get", "synod-tune", "--prefix", "--keys-only"]).trim(), "synod-tune/mine");
 
     // Two of three answer: what is measured now would not hold with the third.
     cluster.kill(2);
     let output = synod(&[SMALL, &["--endpoints", &endpoints[0]]].concat());
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("2 of 3 voters answer") && said.contains("synod status --cluster"), "{said}");
 }
 
@@ -68,6 +72,6 @@ fn wrong_arguments_are_refused_with_what_is_accepted() {
     ] {
         let output = synod(&[&["tune"], args].concat());
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(matches!(output.status.code(), Some(1 | 2)) && error.contains(said), "{args:?}: {error}");
+        assert!(output.status.code() == Some(2) && error.contains(said), "{args:?}: {error}");
     }
 }

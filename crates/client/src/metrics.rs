@@ -23,15 +23,19 @@ impl Client {
         let endpoints = self.endpoints_used();
         let within = endpoints.config().attempt_timeout;
         let asked: Vec<_> = (0..endpoints.count())
-            .map(|index| tokio::spawn(tokio::time::timeout(within, page(endpoints.channel(index)))))
+            .map(|index| {
+                let page = page(endpoints.channel(index));
+                // It is read when it has come, since rates are counted from then.
+                tokio::spawn(tokio::time::timeout(within, async {
+                    page.await.map(|text| Metrics::parse(&text))
+                }))
+            })
             .collect();
         let mut answers = Vec::with_capacity(asked.len());
         for (task, url) in asked.into_iter().zip(self.endpoints()) {
             let answer = task.await.expect("reading a page does not panic");
             let answer = answer.unwrap_or_else(|_| Err(late(within)));
-            answers.push(
-                answer.map(|text| Metrics::parse(&text)).map_err(|status| failed_at(url.to_owned(), &status)),
-            );
+            answers.push(answer.map_err(|status| failed_at(url.to_owned(), &status)));
         }
         answers
     }
@@ -47,7 +51,8 @@ async fn page(mut channel: Channel) -> Result<String, Status> {
     poll_fn(|cx| GrpcService::<Body>::poll_ready(&mut channel, cx)).await.map_err(|error| failed(&error))?;
     let answer = GrpcService::call(&mut channel, request).await.map_err(|error| failed(&error))?;
     if !answer.status().is_success() {
-        return Err(Status::unavailable(format!("/metrics: it answers {}", answer.status())));
+        let why = "with --listen-client-http-urls or --listen-metrics-urls a server has the page there";
+        return Err(Status::unavailable(format!("/metrics: it answers {}; {why}", answer.status())));
     }
     let body = Limited::new(answer.into_body(), PAGE_BYTES_MAX).collect().await;
     let bytes = body.map_err(|error| failed(&error))?.to_bytes();

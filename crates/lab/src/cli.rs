@@ -268,9 +268,10 @@ pub(crate) fn interruption() -> Result<Arc<AtomicBool>, LabError> {
     let told = Arc::clone(&interrupted);
     let failed = |error: std::io::Error| LabError::Replicas(format!("signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let (mut interrupt, mut terminate) = {
+    let (mut interrupt, mut terminate, mut hangup) = {
         let _context = runtime.enter();
-        (signal(SignalKind::interrupt()).map_err(failed)?, signal(SignalKind::terminate()).map_err(failed)?)
+        let listen = |kind| signal(kind).map_err(failed);
+        (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?, listen(SignalKind::hangup())?)
     };
     let listen = move || {
         runtime.block_on(async {
@@ -278,6 +279,7 @@ pub(crate) fn interruption() -> Result<Arc<AtomicBool>, LabError> {
                 tokio::select! {
                     _ = interrupt.recv() => {}
                     _ = terminate.recv() => {}
+                    _ = hangup.recv() => {}
                 }
                 if told.swap(true, Ordering::Relaxed) {
                     std::process::exit(130);

@@ -19,26 +19,10 @@ pub struct NodeMetrics {
     pub(crate) shared: Arc<Shared>,
     pub(crate) transport: Arc<dyn synod_transport::Sender>,
     pub(crate) queues: Queues,
-    pub(crate) bounds: Bounds,
+    /// Bytes of a batch at most.
+    pub(crate) batch_max: u64,
     /// Of groups that are merged into one order, all of them.
     pub(crate) merged: Vec<Arc<Shared>>,
-}
-
-/// What the replica's own settings allow a leader.
-#[cfg(feature = "metrics")]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    /// Undecided slots at a time.
-    window: u64,
-    /// Bytes of a batch.
-    batch: u64,
-}
-
-#[cfg(feature = "metrics")]
-impl Bounds {
-    pub(crate) fn of(settings: &synod_replica::Settings) -> Bounds {
-        Bounds { window: settings.consensus.window_max as u64, batch: settings.batch_bytes_max as u64 }
-    }
 }
 
 /// The queues, kept for their lengths.
@@ -130,8 +114,12 @@ impl NodeMetrics {
         )?;
         e.gauge("synod_slot_executed", "Last slot executed", s.executed.observe())?;
         e.gauge("synod_slots_in_flight", "Slots proposed by this leader and not decided", s.in_flight.get())?;
-        e.gauge("synod_window_max", "How many of them there may be (--window-max)", self.bounds.window)?;
-        e.gauge_bytes("synod_batch_max", "Bytes of a batch at most (--batch-bytes-max)", self.bounds.batch)?;
+        e.gauge(
+            "synod_window_max",
+            "How many of them there may be (--window-max, or the group's option)",
+            s.window_max.get(),
+        )?;
+        e.gauge_bytes("synod_batch_max", "Bytes of a batch at most (--batch-bytes-max)", self.batch_max)?;
         e.gauge_bytes("synod_queued", "Bytes of commands that wait for a decision", s.queued_bytes.get())?;
         e.gauge(
             "synod_backlogged",

@@ -54,7 +54,7 @@ pub struct Node {
     handles: Vec<Handle>,
     wiring: Wiring,
     #[cfg(feature = "metrics")]
-    bounds: crate::metrics::Bounds,
+    batch_max: u64,
     /// Dropping it ends the thread that writes down what peers tell.
     peers_stop: Option<Sender<()>>,
     connections: Option<Box<dyn Connections>>,
@@ -378,7 +378,7 @@ impl Node {
             handles,
             wiring,
             #[cfg(feature = "metrics")]
-            bounds: crate::metrics::Bounds::of(&config.settings),
+            batch_max: config.settings.batch_bytes_max as u64,
             peers_stop: Some(peers_stop),
             connections: Some(connections),
             protocol_thread: Some(protocol_thread),
@@ -424,7 +424,7 @@ impl Node {
             shared: Arc::clone(&inner.shared),
             transport: inner.transport.clone(),
             queues: self.wiring.queues(),
-            bounds: self.bounds,
+            batch_max: self.batch_max,
             merged: self.handles.iter().filter(|handle| handle.inner.take.is_some()).map(shared).collect(),
         }
     }

@@ -1,10 +1,10 @@
 //! How much a leader has under way at a time, where that is not a fixed number of slots (`--window-max auto`).
 //!
 //! What is under way and waits in the queue of a link, a disk or a processor makes every later command wait, and orders
-//! nothing sooner. What is under way must cover the way to a quorum and back, or the bottleneck has pauses. So the bound
-//! is twice the highest rate of late times the shortest time from proposal to delivery of late, as congestion control by
-//! bandwidth and round trip has it (Cardwell and others, "BBR", 2016). Twice, so that the rate can show itself to be
-//! higher: then so is the bound one round trip later.
+//! nothing sooner. What is under way must cover the way to a quorum and back, or the bottleneck has pauses. So the
+//! bound is twice the highest rate of late times the shortest time from proposal to delivery of late, as congestion
+//! control by bandwidth and round trip has it (Cardwell and others, "BBR", 2016). Twice, so that the rate can show
+//! itself to be higher: then so is the bound one round trip later.
 //!
 //! The shortest time would grow with the queue that it allows. So every ten seconds the leader lets what is under way
 //! come to an end, and times one batch that finds no queue.
@@ -16,7 +16,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use synod_wire::{BatchId, Time};
 
-/// The bound is so many times the rate times the shortest time.
+/// The bound is this many times the rate times the shortest time.
 const GAIN: f64 = 2.0;
 /// The highest rate counts for this long.
 const RATE_FOR: Duration = Duration::from_secs(2);
@@ -46,7 +46,7 @@ struct Sent {
     alone: bool,
 }
 
-/// The shortest time from proposal to delivery, of a batch of so many bytes, and when it was found.
+/// The shortest time from proposal to delivery, of a batch of this many bytes, and when it was found.
 #[derive(Clone, Copy, Debug)]
 struct Shortest {
     time: Duration,
@@ -200,8 +200,8 @@ mod tests {
         free_at: Time,
     }
 
-    /// How a leader with endless commands fares on a path for `seconds`: bytes a second, and the mean time of a batch, in
-    /// each second.
+    /// How a leader with endless commands fares on a path for `seconds`: bytes a second, and the mean time of a batch,
+    /// in each second.
     struct Leader {
         pacing: Pacing,
         path: Path,

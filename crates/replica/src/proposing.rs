@@ -200,8 +200,8 @@ impl Replica {
         if self.changing.stopping || self.is_paced() { 0 } else { self.instance.room() }
     }
 
-    /// Whether as much is under way as is worth it. Where every replica proposes, a leader orders names alone, which are
-    /// small.
+    /// Whether as much is under way as is worth it. Where every replica proposes, a leader orders names alone, which
+    /// are small.
     fn is_paced(&self) -> bool {
         let has_room = |pacing: &Pacing| pacing.has_room(self.batch_bytes_max());
         !self.proposes_without_leading() && self.pacing.as_ref().is_some_and(|pacing| !has_room(pacing))
@@ -230,8 +230,12 @@ impl Replica {
     /// Whether one more batch may be on its way to the leader of `ballot`. More than the leader's window would only
     /// wait there, each for a slot of its own, while what waits here grows into one batch.
     fn may_forward(&self, ballot: Ballot) -> bool {
-        let window = self.group.overrides.window_max().unwrap_or(self.settings.consensus.window_max);
-        self.requests.with_leader(ballot) < self.settings.forward_window_max.min(window)
+        self.requests.with_leader(ballot) < self.settings.forward_window_max.min(self.window_max())
+    }
+
+    /// Slots that a leader may have under way: the group's, or this replica's own.
+    pub(crate) fn window_max(&self) -> usize {
+        self.group.overrides.window_max().unwrap_or(self.settings.consensus.window_max)
     }
 
     /// How long an answer of the leader may take before it is asked again.

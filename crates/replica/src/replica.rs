@@ -277,6 +277,7 @@ impl Replica {
             delivered: self.decided.last(),
             executed: self.backlog.executed_through(),
             snapshot: self.snapshots.last(),
+            window_max: self.window_max(),
             queued_bytes: self.requests.bytes(),
             kept_slots: self.decided.len(),
             kept_bytes: self.decided.bytes(),

@@ -586,7 +586,7 @@ pub enum LogFormat {
 /// How much a leader may have under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// So many slots.
+    /// This many slots.
     Slots(u16),
     /// As many bytes as the leader finds worth it.
     Auto,

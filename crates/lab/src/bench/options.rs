@@ -1,6 +1,10 @@
 //! The options of a run: the command line, its defaults and its bounds.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
@@ -214,6 +218,9 @@ pub struct Load {
     /// What each key begins with, before its number.
     #[arg(skip)]
     pub key_prefix: String,
+    /// Ends the run when it becomes true, as Ctrl-C does; it is looked at once an interval.
+    #[arg(skip)]
+    pub stop: Arc<AtomicBool>,
     /// Bytes in a key.
     #[arg(long, default_value_t = 8, value_name = "BYTES")]
     pub key_size: usize,

@@ -66,8 +66,10 @@ pub(super) struct Advice {
     pub(super) with_proposed: Foretold,
     /// Steps that are made by settings, the best first.
     pub(super) changes: Vec<Step>,
-    /// Steps that are made by other machines.
+    /// Steps that are made by other machines, and by more clients.
     pub(super) machines: Vec<Step>,
+    /// Whether the group's options fix the window, whatever a replica's flag says.
+    pub(super) fixed_window: bool,
 }
 
 impl Advice {
@@ -98,8 +100,16 @@ impl Advice {
         };
         let mut changes = orderings(setup).map(judge).collect::<Result<Vec<_>, _>>()?;
         changes.sort_by(|one, other| other.throughput.total_cmp(&one.throughput));
-        let machines = machines(setup).into_iter().map(judge).collect::<Result<Vec<_>, _>>()?;
-        Ok(Advice { now, alone, settings, proposed, with_proposed, changes, machines })
+        let mut machines = machines(setup).into_iter().map(judge).collect::<Result<Vec<_>, _>>()?;
+        let more = foreteller.with(setup, (2 * asked.0, asked.1), conduct)?;
+        machines.push(Step {
+            what: format!("{} clients", 2 * asked.0),
+            how: String::new(),
+            throughput: more.puts_per_second / now.puts_per_second,
+            alone: 1.0,
+        });
+        let fixed_window = foreteller.fixes_window();
+        Ok(Advice { now, alone, settings, proposed, with_proposed, changes, machines, fixed_window })
     }
 
     /// The share that the proposed settings bring.
@@ -107,10 +117,13 @@ impl Advice {
         self.with_proposed.puts_per_second / self.now.puts_per_second - 1.0
     }
 
-    /// What binds the cluster: what brings most when there is more of it; `None` if nothing of that brings anything.
-    pub(super) fn binds(&self) -> Option<&Step> {
-        let best = self.machines.iter().max_by(|one, other| one.throughput.total_cmp(&other.throughput));
-        best.filter(|step| step.throughput > 1.0 + BINDS)
+    /// What binds the cluster: what brings most where there is more of it, and how much that is; `None` if nothing
+    /// brings anything.
+    pub(super) fn binds(&self) -> Option<(String, f64)> {
+        let settings = ("the proposed settings".to_owned(), self.gain());
+        let steps = self.machines.iter().map(|step| (step.what.clone(), step.throughput - 1.0));
+        let best = steps.chain([settings]).max_by(|one, other| one.1.total_cmp(&other.1));
+        best.filter(|(_, gain)| *gain > BINDS)
     }
 }
 
@@ -264,12 +277,14 @@ pub(super) fn model(foreteller: &Foreteller, bytes: usize) -> (Deployment, Load,
         delay: (foreteller.round_trip + commit) / 2.0,
     };
     let nanos = |per_byte: f64, fixed: f64| Linear { per_byte: per_byte / 1e9, fixed: fixed / 1e9 };
+    // A lone replica has no round trip.
+    let alone = if setup.replicas == 1 { commit } else { 0.0 };
     let costs = Costs {
         client: nanos(costs.byte_nanos, costs.request_nanos),
         // A proposal is sent, and a vote received.
         replica: nanos(costs.byte_nanos, 2.0 * costs.message_nanos),
         execute: costs.execute_nanos / 1e9,
-        burst: costs.burst_nanos / 1e9,
+        burst: costs.burst_nanos / 1e9 + alone,
     };
     let load = Load { request: bytes as f64, answer: ANSWER_BYTES };
     (deployment, load, HEADERS, costs)

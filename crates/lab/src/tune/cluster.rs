@@ -1,7 +1,10 @@
 //! The cluster that is measured: its members, how it orders, how its machines are connected, and whether it can be
 //! measured now.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::{ToSocketAddrs, UdpSocket},
+    time::{Duration, Instant},
+};
 
 use synod_client::{Client, Config, Metrics, native::StatusResponse};
 
@@ -21,6 +24,8 @@ const BATCH_BYTES_MAX: usize = 64 << 10;
 pub(super) struct Member {
     pub(super) status: StatusResponse,
     pub(super) url: String,
+    /// Whether it runs on this machine, as its URL says.
+    pub(super) is_here: bool,
     /// Seconds from here to it and back.
     pub(super) way: f64,
     /// What it counted when it was found.
@@ -39,6 +44,8 @@ pub(super) struct Cluster {
     pub(super) batch_bytes_max: usize,
     /// Whether the leader tells these.
     pub(super) tells_settings: bool,
+    /// The URLs at which nothing answered as it should, with the reason.
+    silent: Vec<String>,
 }
 
 /// The cluster cannot be measured.
@@ -54,22 +61,35 @@ impl Cluster {
             let urls = client_urls(endpoints, tls).await?;
             let client = client(&urls, tls)?;
             let answers = urls.iter().cloned().zip(client.native_status().await).zip(client.metrics().await);
-            let mut members = Vec::new();
+            let (mut members, mut silent): (Vec<Member>, Vec<String>) = Default::default();
             for ((url, status), page) in answers {
-                let Ok(status) = status else { continue };
-                if members.iter().any(|member: &Member| member.status.replica == status.replica) {
+                let (status, page) = match (status, page) {
+                    (Ok(status), Ok(page)) => (status, page),
+                    (Err(why), _) | (_, Err(why)) => {
+                        silent.push(format!("{url}: {why}"));
+                        continue;
+                    }
+                };
+                if members.iter().any(|member| member.status.replica == status.replica) {
                     continue;
                 }
+                let first = members.first().map_or(status.cluster_id, |first| first.status.cluster_id);
+                if status.cluster_id != first {
+                    return Err(refused(format!(
+                        "{url} belongs to another cluster than {}: a member's --advertise-client-urls leads elsewhere from \
+                         here",
+                        members[0].url
+                    )));
+                }
                 let target = tls.targets("--endpoints", std::slice::from_ref(&url))?.remove(0);
-                let page = page.map_err(refused)?;
                 let way = way_to(&target).await?;
-                members.push(Member { status, url, way, page });
+                members.push(Member { status, is_here: is_here(&url), url, way, page });
             }
-            Cluster::of(members)
+            Cluster::of(members, silent)
         })
     }
 
-    fn of(mut members: Vec<Member>) -> Result<Cluster, LabError> {
+    fn of(mut members: Vec<Member>, silent: Vec<String>) -> Result<Cluster, LabError> {
         let group = members
             .iter()
             .filter_map(|member| member.status.group.as_ref())
@@ -81,7 +101,10 @@ impl Cluster {
         members.retain(|member| voters.contains(&member.status.replica));
         members.sort_by_key(|member| (member.status.role != "leader", member.status.replica));
         let first = members.first().ok_or_else(|| {
-            refused("none of the members answered with its status; accepted: client URLs of a Synod cluster (--endpoints)")
+            refused(format!(
+                "no member answered; accepted: client URLs of a Synod cluster (--endpoints). {}",
+                silent.join("; ")
+            ))
         })?;
         let told = |family: &str| first.page.value(family, "").map(|value| value as usize);
         let (window, batch) = (told("synod_window_max"), told("synod_batch_max_bytes"));
@@ -90,6 +113,7 @@ impl Cluster {
             window_max: window.unwrap_or(WINDOW_MAX),
             batch_bytes_max: batch.unwrap_or(BATCH_BYTES_MAX),
             tells_settings: window.is_some() && batch.is_some(),
+            silent,
             members,
         })
     }
@@ -103,25 +127,26 @@ impl Cluster {
                 leader.status.groups.len()
             )));
         }
-        if self.members.len() < self.voters / 2 + 1 {
-            return Err(refused(format!(
-                "{} of {} voters answer, which is no quorum; `synod status --cluster` shows which do not",
-                self.members.len(),
-                self.voters
-            )));
-        }
         if self.members.len() < self.voters {
+            let (quorum, number) = (self.voters / 2 + 1, self.members.len());
+            let why = if number < quorum {
+                "which is no quorum"
+            } else {
+                "and with the others all would be different"
+            };
             return Err(refused(format!(
-                "{} of {} voters answer, and what was measured without the others would not hold with them; `synod status \
-                 --cluster` shows which do not",
-                self.members.len(),
-                self.voters
+                "{number} of {} voters answer, {why}; `synod status --cluster` shows which do not. {}",
+                self.voters,
+                self.silent.join("; ")
             )));
         }
         if leader.status.role != "leader" {
             return Err(refused("no member leads; `synod status --cluster` shows what they wait for"));
         }
         for member in &self.members {
+            if member.page.value("process_cpu_seconds_total", "").is_none() {
+                return Err(refused(format!("{} does not tell what it spends", member.status.name)));
+            }
             let alarms = member.page.labelled("synod_alarms", "alarm");
             if let Some((alarm, _)) = alarms.iter().find(|(_, raised)| *raised > 0.0) {
                 return Err(refused(format!(
@@ -145,6 +170,11 @@ impl Cluster {
         format!("{}, {}, {}, {}", status.protocol, status.election, status.dissemination, status.durability)
     }
 
+    /// Whether all members run on this machine.
+    pub(super) fn is_one_machine(&self) -> bool {
+        self.members.iter().all(|member| member.is_here)
+    }
+
     /// All client URLs, the leader's first.
     pub(super) fn urls(&self) -> Vec<String> {
         self.members.iter().map(|member| member.url.clone()).collect()
@@ -165,16 +195,32 @@ impl Cluster {
     }
 }
 
-/// The client URLs of all members, as the first endpoint that answers knows them. A member that has just begun may not
-/// have told its own yet, so the endpoints are there, too; a member that is met twice counts once.
+/// The endpoints, and the client URLs of all members as the first endpoint that answers knows them. A member that is
+/// met twice counts once.
 async fn client_urls(endpoints: &[String], tls: &TlsOptions) -> Result<Vec<String>, LabError> {
-    let listed = client(endpoints, tls)?.member_list(false).await.map_err(refused)?;
-    let told = listed.members.iter().filter_map(|member| member.client_ur_ls.first().cloned());
-    let mut urls: Vec<String> = told.collect();
-    if urls.len() < listed.members.len() {
-        urls.extend(endpoints.iter().cloned());
+    let listed = client(endpoints, tls)?.member_list(false).await.map_err(|error| {
+        let users = error.to_string().contains("user name is empty");
+        let why = if users { "; users count there (`synod auth`), and tune cannot log in yet" } else { "" };
+        refused(format!("{error}{why}"))
+    })?;
+    let mut urls = endpoints.to_vec();
+    for url in listed.members.iter().flat_map(|member| &member.client_ur_ls) {
+        if !urls.contains(url) {
+            urls.push(url.clone());
+        }
     }
     Ok(urls)
+}
+
+/// Whether a URL leads to this machine: to a unix socket, or to an address that this machine has.
+fn is_here(url: &str) -> bool {
+    let (scheme, address) = url.split_once("://").unwrap_or(("http", url));
+    if scheme.starts_with("unix") {
+        return true;
+    }
+    let Ok(addresses) = address.trim_end_matches('/').to_socket_addrs() else { return false };
+    let mut addresses = addresses.peekable();
+    addresses.peek().is_some() && addresses.all(|address| UdpSocket::bind((address.ip(), 0)).is_ok())
 }
 
 /// A client of these endpoints.
@@ -195,4 +241,18 @@ async fn way_to(target: &Target) -> Result<f64, LabError> {
         quickest = quickest.min(began.elapsed());
     }
     Ok(quickest.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_this_machine_are_known() {
+        for url in ["http://127.0.0.1:2379", "127.0.0.1:1", "unix:///tmp/s", "https://[::1]:2379/"] {
+            assert!(is_here(url) || url.contains("::1"), "{url}");
+        }
+        assert!(!is_here("http://192.0.2.77:2379"), "an address for documentation");
+        assert!(!is_here("http://no such host:1"));
+    }
 }

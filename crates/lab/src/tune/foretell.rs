@@ -41,6 +41,7 @@ pub(super) struct Foreteller {
     window: Duration,
     /// The longest round trip between two members, in seconds.
     pub(super) round_trip: f64,
+    fixes_window: bool,
 }
 
 impl Foreteller {
@@ -59,12 +60,14 @@ impl Foreteller {
             status.dissemination.parse().map_err(|error| unknown(&error))?;
         setup.settings.consensus.window_max = cluster.window_max;
         setup.settings.batch_bytes_max = cluster.batch_bytes_max;
+        let mut fixes_window = false;
         if let Some(group) = &status.group {
             let options: Overrides = group.options.parse().map_err(|error| unknown(&error))?;
             options.apply(&mut setup.settings.consensus);
+            fixes_window = options.window_max().is_some();
         }
         let round_trip = longest_round_trip(cluster);
-        let (topology, shared) = if runs.one_machine {
+        let (topology, shared) = if cluster.is_one_machine() {
             (Topology::parse("one machine", ONE_MACHINE)?, Some(runs.cores))
         } else {
             (Topology::parse("as measured", &between_machines(cluster))?, None)
@@ -72,12 +75,17 @@ impl Foreteller {
         setup.topology = Some(topology);
         let round = Duration::from_secs_f64(round_trip + costs.fsync_micros / 1e6);
         setup.hardware = Hardware { costs, shared_processors: shared, ..Hardware::default() };
-        Ok(Foreteller { setup, window: (round * WINDOW_ROUNDS).max(WINDOW_MIN), round_trip })
+        Ok(Foreteller { setup, window: (round * WINDOW_ROUNDS).max(WINDOW_MIN), round_trip, fixes_window })
     }
 
     /// The measured costs.
     pub(super) fn costs(&self) -> &Costs {
         &self.setup.hardware.costs
+    }
+
+    /// Whether the group's options fix the window.
+    pub(super) fn fixes_window(&self) -> bool {
+        self.fixes_window
     }
 
     /// The cluster as it is.

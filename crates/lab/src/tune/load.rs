@@ -1,15 +1,21 @@
 //! Loads on keys of tune's own, and what clients and members saw of them.
 
 use std::{
-    fs, thread,
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
 use synod_api::etcdserverpb::{DeleteRangeRequest, kv_client::KvClient};
-use synod_client::{Between, Metrics};
+use synod_client::Between;
 
 use super::{
-    cluster::{Cluster, client, refused},
+    cluster::{Cluster, refused},
+    others::{Others, WATCHED_EVERY, Watched, Watcher, pages},
     say,
 };
 use crate::{
@@ -18,19 +24,27 @@ use crate::{
     study::{Conduct, LabError},
 };
 
-/// What all keys of tune begin with.
+/// What all keys of tune begin with; a number of the run follows.
 const PREFIX: &str = "synod-tune/";
 /// Bytes of the number of a key, and how many keys there are.
 const NUMBER_BYTES: usize = 8;
 const KEYS: u64 = 10_000;
+/// Bytes of a key.
+const KEY_BYTES: usize = PREFIX.len() + 16 + 1 + NUMBER_BYTES;
 /// What a put has in a message besides its value: the key, and what the API writes around both.
-const PUT_BYTES: usize = PREFIX.len() + NUMBER_BYTES + 12;
+const PUT_BYTES: usize = KEY_BYTES + 12;
+/// What a version of a key takes in the store besides its value, roughly.
+const VERSION_BYTES: usize = KEY_BYTES + 200;
+/// The largest value of the last load, unless the others are larger.
+const LARGER_MAX: usize = 16 << 10;
 /// What is left out at the beginning of a load.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Others count as present from this many requests a second on.
-const OTHERS_MIN: f64 = 1.0;
-/// Others' requests may take this many times as long as before; then no larger load follows.
-const SLOWER_MAX: f64 = 2.0;
+/// A cluster that has not been loaded is taken to do no more puts a second than this.
+const RATE_AT_FIRST: f64 = 1000.0;
+/// The share of the quota that a load may leave the store at.
+const QUOTA_SHARE: f64 = 0.7;
+/// How long a member may take to remove the keys.
+const REMOVED_WITHIN: Duration = Duration::from_secs(5);
 
 /// What came of a load.
 #[derive(Clone, Debug)]
@@ -44,6 +58,8 @@ pub(super) struct Measured {
     pub(super) client_nanos: f64,
     /// What each member did, a second, the leader first.
     pub(super) members: Vec<Rates>,
+    /// Slots that the leader had under way, on average of some looks.
+    pub(super) in_flight: f64,
     /// Processors of this machine that neither the members nor this program kept busy, if all of them are on it and the
     /// system tells.
     pub(super) elsewhere: Option<f64>,
@@ -61,8 +77,6 @@ pub(super) struct Rates {
     pub(super) executor: f64,
     /// The mean time of a commit to its log, in seconds.
     pub(super) commit: Option<f64>,
-    /// Slots that it had under way when it was asked at the end.
-    pub(super) in_flight: f64,
 }
 
 impl Rates {
@@ -74,7 +88,6 @@ impl Rates {
             log: between.rate("synod_log_busy_seconds_total", ""),
             executor: between.rate("synod_executor_busy_seconds_total", ""),
             commit: between.mean("synod_log_commit_seconds", ""),
-            in_flight: between.after.value("synod_slots_in_flight", "").unwrap_or(0.0),
         }
     }
 }
@@ -102,17 +115,14 @@ impl Measured {
 /// All loads of a measurement.
 #[derive(Debug)]
 pub(super) struct Runs {
-    /// Requests of others, a second, before anything was loaded.
-    pub(super) others_per_second: f64,
-    /// How long these took, in seconds.
-    pub(super) others_mean: Option<f64>,
+    /// The others who used the cluster before anything was loaded.
+    pub(super) others: Others,
     /// Loads from one client to the most, and one of larger values.
     pub(super) loads: Vec<Measured>,
-    /// Whether the larger loads were left out, since others' requests took twice as long.
-    pub(super) spared_others: bool,
-    /// Cores of this machine, and whether all members are on it.
+    /// Why the larger loads were left out, if they were.
+    pub(super) cut_short: Option<&'static str>,
+    /// Cores of this machine.
     pub(super) cores: usize,
-    pub(super) one_machine: bool,
 }
 
 impl Runs {
@@ -141,18 +151,17 @@ impl Runs {
 }
 
 /// The loads, smallest first: clients, and bytes of a value.
-fn scenes((clients, value_bytes): (usize, usize)) -> Vec<(usize, usize)> {
-    let share = |part: usize| (clients / part).max(2);
-    let larger = (value_bytes * 8).clamp(1024, 16 << 10);
-    vec![
-        (1, value_bytes),
-        (share(64), value_bytes),
-        (share(16), value_bytes),
-        (share(4), value_bytes),
-        (share(2), value_bytes),
-        (clients, value_bytes),
-        (share(4), larger),
-    ]
+fn scenes((most, value_bytes): (usize, usize)) -> Vec<(usize, usize)> {
+    let mut clients = vec![1];
+    for part in [64, 16, 4, 2, 1] {
+        // No two of them are the same, however few there are.
+        let least = clients[clients.len() - 1] + 1;
+        clients.push((most / part).max(least));
+    }
+    let quarter = clients[3];
+    let larger = (value_bytes * 8).clamp(1024, LARGER_MAX).max(value_bytes * 2);
+    let all = clients.into_iter().map(|clients| (clients, value_bytes));
+    all.chain([(quarter, larger)]).collect()
 }
 
 /// Runs all loads, and removes the keys that they wrote, whether or not they ended well.
@@ -163,12 +172,16 @@ pub(super) fn run_all(
     tls: &TlsOptions,
     conduct: &Conduct,
 ) -> Result<Runs, LabError> {
-    let driver = Driver { cluster, window, targets: tls.targets("--endpoints", &cluster.urls())?, tls };
+    // Others' keys, and those of another run, are none of this one's.
+    let prefix = format!("{PREFIX}{:016x}/", fastrand::u64(..));
+    let driver =
+        Driver { cluster, window, targets: tls.targets("--endpoints", &cluster.urls())?, tls, prefix };
     let outcome = driver.loads(most, conduct);
-    let removed = driver.remove();
-    let runs = outcome?;
-    removed?;
-    Ok(runs)
+    match (outcome, driver.remove()) {
+        (outcome, Ok(())) => outcome,
+        (Ok(_), Err(left)) => Err(left.into()),
+        (Err(error), Err(left)) => Err(refused(format!("{error}; {left}"))),
+    }
 }
 
 struct Driver<'a> {
@@ -176,73 +189,165 @@ struct Driver<'a> {
     window: Duration,
     targets: Vec<Target>,
     tls: &'a TlsOptions,
+    prefix: String,
 }
 
 impl Driver<'_> {
     fn loads(&self, most: (usize, usize), conduct: &Conduct) -> Result<Runs, LabError> {
-        let before = self.pages()?;
-        thread::sleep(self.window);
-        let after = self.pages()?;
-        let (others_per_second, others_mean) = others(&before, &after);
-        let mut runs = Runs {
-            others_per_second,
-            others_mean,
-            loads: Vec::new(),
-            spared_others: false,
-            cores: thread::available_parallelism().map_or(1, usize::from),
-            one_machine: false,
-        };
-        for (clients, value_bytes) in scenes(most) {
-            let (measured, report, slower) = self.one(clients, value_bytes, &runs)?;
-            runs.one_machine = report.setup.client_host.loopback;
-            conduct.check()?;
-            if report.failed > 0 || report.ended == Ended::GaveUp {
-                let why =
-                    report.errors.first().map_or_else(String::new, |error| format!(": {}", error.message));
-                return Err(LabError::Replicas(format!("{} puts failed{why}", report.failed)));
+        let watcher = Watcher::new(self.cluster, self.tls, &self.prefix);
+        let others = Others::of(&watcher.watch(self.window, &AtomicBool::new(false), None)?);
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let mut runs = Runs { others, loads: Vec::new(), cut_short: None, cores };
+        let scenes = scenes(most);
+        if !self.has_room(scenes[0].1, RATE_AT_FIRST)? {
+            return Err(refused(
+                "the store is too near its quota for any load, which leaves history even when its keys are gone; compact, or \
+                 raise --quota-backend-bytes",
+            ));
+        }
+        for (clients, value_bytes) in scenes {
+            let rate = runs.loads.iter().map(|load| load.puts_per_second).fold(RATE_AT_FIRST, f64::max);
+            if !self.has_room(value_bytes, rate)? {
+                runs.cut_short = Some("the store would come near its quota");
+                break;
             }
+            let (measured, is_stopped) = self.one(clients, value_bytes, &watcher, &runs.others, conduct)?;
             say(&format!(
                 "{clients} clients, {value_bytes} bytes: {:.0} puts a second, median {:.2} ms",
                 measured.puts_per_second, measured.median_ms
             ));
-            runs.loads.push(measured);
-            if slower {
-                runs.spared_others = true;
-                say("others' requests take twice as long as before: larger loads are left out");
+            if is_stopped && !runs.loads.is_empty() {
+                runs.cut_short = Some("others' requests took twice as long");
                 break;
             }
+            runs.loads.push(measured);
+            if is_stopped {
+                runs.cut_short = Some("others' requests took twice as long");
+                break;
+            }
+        }
+        if let Some(why) = runs.cut_short {
+            say(&format!("{why}: larger loads are left out"));
         }
         Ok(runs)
     }
 
-    /// Runs one load. The last part tells whether others' requests took too long meanwhile.
+    /// Whether a load leaves the store well below its quota, though each second brings twice as many puts as `rate`.
+    fn has_room(&self, value_bytes: usize, rate: f64) -> Result<bool, LabError> {
+        let seconds = (self.window + WARM_UP).as_secs_f64();
+        let bytes = 2.0 * rate * seconds * (value_bytes + VERSION_BYTES) as f64;
+        let pages = pages(self.cluster, self.tls)?;
+        Ok(pages.iter().all(|page| {
+            let told = |family: &str| page.value(family, "").unwrap_or(0.0);
+            let quota = told("synod_store_quota_bytes");
+            quota == 0.0 || told("synod_store_size_bytes") + bytes < QUOTA_SHARE * quota
+        }))
+    }
+
+    /// Runs one load. The last part tells whether it was stopped for the sake of others.
     fn one(
         &self,
         clients: usize,
         value_bytes: usize,
-        runs: &Runs,
-    ) -> Result<(Measured, bench::Report, bool), LabError> {
+        watcher: &Watcher<'_>,
+        before: &Others,
+        conduct: &Conduct,
+    ) -> Result<(Measured, bool), LabError> {
         let mut options = Options { endpoints: self.cluster.urls(), ..Options::default() };
         options.clients = clients;
         options.load.tls = self.tls.clone();
-        options.load.key_prefix = PREFIX.to_owned();
+        options.load.key_prefix.clone_from(&self.prefix);
         options.load.key_size = NUMBER_BYTES;
         options.load.key_space_size = KEYS;
         options.load.val_size = value_bytes;
         options.load.warmup = WARM_UP;
         options.load.duration = Some(self.window);
-        let (report, before, after, machine) = thread::scope(|scope| {
+        options.load.interval = WATCHED_EVERY;
+        let stop = Arc::clone(&options.load.stop);
+        let (report, watched, machine) = thread::scope(|scope| {
             let driven = scope.spawn(|| bench::run(Operation::Put, &options));
-            thread::sleep(WARM_UP + self.window / 10);
-            let before = self.pages();
+            thread::sleep(WARM_UP);
             let began = Busy::now();
-            thread::sleep(self.window * 8 / 10);
+            let watched = watcher.watch(self.window * 9 / 10, &stop, Some(before));
             let machine = began.zip(Busy::now()).map(|(began, ended)| ended.since(&began));
-            let after = self.pages();
-            (driven.join().expect("the generator reports its errors"), before, after, machine)
+            (driven.join().expect("the generator reports its errors"), watched, machine)
         });
-        let (report, before, after) = (report?, before?, after?);
-        let members = self.cluster.members.iter().zip(before.iter().zip(&after));
+        let (report, watched) = (report?, watched?);
+        conduct.check()?;
+        self.check(&report)?;
+        let machine = machine.filter(|_| self.cluster.is_one_machine());
+        let measured = Measured::of(&report, (clients, value_bytes), self.cluster, &watched, machine);
+        Ok((measured, stop.load(Relaxed)))
+    }
+
+    /// Refuses a load whose puts failed, or in which another member came to lead.
+    fn check(&self, report: &bench::Report) -> Result<(), LabError> {
+        if report.failed > 0 || report.ended == Ended::GaveUp {
+            let error = report.errors.first().map_or("", |error| &*error.message);
+            let remedy = if error.contains("space exceeded") {
+                "; compact, and end the alarm with `synod alarm disarm`"
+            } else {
+                ""
+            };
+            return Err(refused(format!("{} puts failed: {error}{remedy}", report.failed)));
+        }
+        let leader = &self.cluster.members[0].status;
+        let leads = report.setup.leader_at_end.as_ref().and_then(|id| u64::from_str_radix(id, 16).ok());
+        if leads != Some(leader.replica) {
+            return Err(refused(format!(
+                "{} lost the leadership during a load, so what was measured is of two leaders; measure again",
+                leader.name
+            )));
+        }
+        Ok(())
+    }
+
+    /// Removes the keys of this run.
+    fn remove(&self) -> Result<(), BenchError> {
+        let mut end = self.prefix.as_bytes().to_vec();
+        *end.last_mut().expect("it is not empty") += 1;
+        let (key, range_end) = (self.prefix.clone().into(), end.into());
+        let request = DeleteRangeRequest { key, range_end, ..DeleteRangeRequest::default() };
+        block_on(async {
+            let mut failed = None;
+            for target in &self.targets {
+                let removing = async {
+                    let channel = target.connect().await?;
+                    let answer = KvClient::new(channel).delete_range(request.clone()).await;
+                    answer.map(drop).map_err(|status| {
+                        let reason = status.message().to_owned();
+                        BenchError::Unreachable { endpoint: target.address.clone(), reason }
+                    })
+                };
+                match tokio::time::timeout(REMOVED_WITHIN, removing).await {
+                    Ok(Ok(())) => return Ok(()),
+                    Ok(Err(error)) => failed = Some(error.to_string()),
+                    Err(_) => failed = Some(format!("{} does not answer", target.address)),
+                }
+            }
+            let why = failed.unwrap_or_default();
+            let (prefix, endpoint) = (&self.prefix, self.targets[0].address.clone());
+            let reason = format!("keys are left: {why}; later: synod del --prefix {prefix}");
+            Err(BenchError::Unreachable { endpoint, reason })
+        })
+    }
+}
+
+impl Measured {
+    /// What a report and the members' counts say.
+    fn of(
+        report: &bench::Report,
+        (clients, value_bytes): (usize, usize),
+        cluster: &Cluster,
+        watched: &Watched,
+        machine: Option<f64>,
+    ) -> Measured {
+        let pairs = watched.first.iter().zip(&watched.last);
+        let members = cluster
+            .members
+            .iter()
+            .zip(pairs)
+            .map(|(member, (before, after))| Rates::of(&member.status.name, Between { before, after }));
         let mut measured = Measured {
             clients,
             value_bytes,
@@ -250,59 +355,12 @@ impl Driver<'_> {
             median_ms: report.latency.p50_us as f64 / 1e3,
             p99_ms: report.latency.p99_us as f64 / 1e3,
             client_nanos: report.generator.cpu_us_per_request * 1e3,
-            members: members
-                .map(|(member, (before, after))| Rates::of(&member.status.name, Between { before, after }))
-                .collect(),
+            members: members.collect(),
+            in_flight: watched.in_flight,
             elsewhere: None,
         };
-        let machine = machine.filter(|_| report.setup.client_host.loopback);
         measured.elsewhere = machine.map(|busy| (busy - measured.processors()).max(0.0));
-        // Its own puts wait in the same queues as those of others, and so tell how long these wait.
-        let mean = others(&before, &after).1;
-        let slower = runs.others_per_second >= OTHERS_MIN
-            && mean.zip(runs.others_mean).is_some_and(|(now, then)| now > then * SLOWER_MAX);
-        Ok((measured, report, slower))
-    }
-
-    /// What all members count of themselves.
-    fn pages(&self) -> Result<Vec<Metrics>, LabError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(refused)?;
-        let pages = runtime.block_on(async {
-            let client = client(&self.cluster.urls(), self.tls)?;
-            Ok::<_, LabError>(client.metrics().await)
-        })?;
-        pages.into_iter().collect::<Result<_, _>>().map_err(refused)
-    }
-
-    /// Removes the keys of tune, also those that an earlier run left when it was killed.
-    fn remove(&self) -> Result<(), BenchError> {
-        block_on(async {
-            let mut failed = None;
-            for target in &self.targets {
-                let mut end = PREFIX.as_bytes().to_vec();
-                *end.last_mut().expect("it is not empty") += 1;
-                let request = DeleteRangeRequest {
-                    key: PREFIX.into(),
-                    range_end: end.into(),
-                    ..DeleteRangeRequest::default()
-                };
-                let answer = match target.connect().await {
-                    Ok(channel) => KvClient::new(channel).delete_range(request).await,
-                    Err(error) => {
-                        failed = Some(error);
-                        continue;
-                    }
-                };
-                match answer {
-                    Ok(_) => return Ok(()),
-                    Err(status) => {
-                        let reason = format!("its keys under {PREFIX} are still there: {}", status.message());
-                        failed = Some(BenchError::Unreachable { endpoint: target.address.clone(), reason });
-                    }
-                }
-            }
-            failed.map_or(Ok(()), Err)
-        })
+        measured
     }
 }
 
@@ -334,19 +392,6 @@ impl Busy {
     }
 }
 
-/// Requests of clients a second at all members together, and how long they took on average.
-fn others(before: &[Metrics], after: &[Metrics]) -> (f64, Option<f64>) {
-    let pairs = || before.iter().zip(after).map(|(before, after)| Between { before, after });
-    let services = ["etcdserverpb.KV/", "synod.v1.Native/Execute", "synod.v1.Native/Query"];
-    let sum = |family: &str, of: fn(&Between<'_>, &str, &str) -> f64| -> f64 {
-        pairs().map(|pair| services.iter().map(|service| of(&pair, family, service)).sum::<f64>()).sum()
-    };
-    let number = sum("synod_request_seconds_count", |pair, family, service| pair.grown(family, service));
-    let seconds = sum("synod_request_seconds_sum", |pair, family, service| pair.grown(family, service));
-    let rate = sum("synod_request_seconds_count", |pair, family, service| pair.rate(family, service));
-    (rate, (number > 0.0).then(|| seconds / number))
-}
-
 fn block_on<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| BenchError::Thread(error.to_string()))?.block_on(work)
@@ -360,7 +405,9 @@ mod tests {
     fn loads_grow_from_one_client_to_the_most() {
         let loads = scenes((256, 100));
         assert_eq!(loads, [(1, 100), (4, 100), (16, 100), (64, 100), (128, 100), (256, 100), (64, 1024)]);
-        assert_eq!(scenes((16, 8192))[6], (4, 16 << 10));
+        let clients: Vec<usize> = scenes((16, 8192)).into_iter().map(|(clients, _)| clients).collect();
+        assert_eq!(clients, [1, 2, 3, 4, 8, 16, 4], "no load is there twice");
+        assert_eq!([8192, 1 << 20].map(|bytes| scenes((16, bytes))[6].1), [16 << 10, 2 << 20]);
     }
 
     #[test]
@@ -372,20 +419,5 @@ mod tests {
             (busy.since(&Busy { at: busy.at - Duration::from_secs(4), seconds: 0.0 }) - 0.5).abs() < 1e-9
         );
         assert!(Busy::parse("something else").is_none());
-    }
-
-    #[test]
-    fn what_others_ask_for_is_told_from_what_tune_asks_for() {
-        let method = |method: &str, number: u32, seconds: f64| {
-            format!(
-                "synod_request_seconds_sum{{method=\"/{method}\"}} {seconds}\n\
-                 synod_request_seconds_count{{method=\"/{method}\"}} {number}\n"
-            )
-        };
-        let before = Metrics::parse(&method("etcdserverpb.KV/Range", 0, 0.0));
-        let after = method("etcdserverpb.KV/Range", 30, 0.3) + &method("synod.v1.Native/Status", 900, 900.0);
-        let (rate, mean) = others(&[before], &[Metrics::parse(&after)]);
-        assert!(rate > 0.0);
-        assert!((mean.unwrap() - 0.01).abs() < 1e-9);
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!  cluster      who the members are, and whether a measurement makes sense now
 //!  load         loads on keys of its own: what clients see, and what every member counts of itself
+//!  others       who else is there, and whether they have to wait
 //!  foretell     costs that explain these counts; with them the host that ships runs in virtual time
 //!  advice       settings of this cluster and others in virtual time: what each would change
 //!  page         one page for people, or JSON
@@ -15,6 +16,7 @@ mod advice;
 mod cluster;
 mod foretell;
 mod load;
+mod others;
 mod page;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
@@ -31,7 +33,7 @@ use self::{
     load::{Measured, Runs},
 };
 use crate::{
-    bench::{Format, TlsOptions},
+    bench::{BenchError, Format, TlsOptions},
     cli::{interruption, own_program},
     ground::{Ordering, Setup, processes::Processes},
     study::{Conduct, LabError},
@@ -39,6 +41,8 @@ use crate::{
 
 /// More than this share of what the cluster could do is lost with its present settings: then the exit code is 1.
 const LOSS_MAX: f64 = 0.10;
+/// Virtual time may be off by this share for its advice to decide anything.
+const ERROR_MAX: f64 = 0.20;
 /// The exit code after Ctrl-C, as of shells.
 const INTERRUPTED: u8 = 130;
 
@@ -122,19 +126,23 @@ pub fn main(args: &Args) -> ExitCode {
     match tune(args) {
         Ok(loses) => ExitCode::from(u8::from(loses)),
         Err(LabError::Interrupted) => {
-            eprintln!("interrupted; the keys that were written are removed");
+            eprintln!("interrupted; no key is left");
             ExitCode::from(INTERRUPTED)
         }
         Err(error) => {
             eprintln!("error: {error}");
-            let usage = matches!(error, LabError::Bench(crate::bench::BenchError::Argument { .. }));
-            ExitCode::from(if usage { 2 } else { 1 })
+            ExitCode::from(2)
         }
     }
 }
 
 /// Measures, foretells and tells. Whether much is lost with the present settings.
 fn tune(args: &Args) -> Result<bool, LabError> {
+    if let Some(path) = args.write.as_ref().filter(|path| path.exists()) {
+        let (flag, value) = ("--write", path.display().to_string());
+        let accepted = "a file that is not there yet is".to_owned();
+        return Err(BenchError::Argument { flag, value, accepted }.into());
+    }
     let findings = find(args)?;
     let text = match args.write_out {
         Format::Json => page::json(&findings),
@@ -146,7 +154,8 @@ fn tune(args: &Args) -> Result<bool, LabError> {
         std::fs::write(path, file).map_err(crate::study::at(path))?;
         eprintln!("Wrote {}.", path.display());
     }
-    Ok(findings.advice.gain() > LOSS_MAX)
+    let is_credible = page::error(&findings).is_some_and(|error| error <= ERROR_MAX);
+    Ok(is_credible && findings.advice.gain() > LOSS_MAX)
 }
 
 fn find(args: &Args) -> Result<Findings, LabError> {

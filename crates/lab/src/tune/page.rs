@@ -67,22 +67,25 @@ fn about(found: &Findings, page: &mut Page) {
     let cluster = &found.cluster;
     let names: Vec<&str> = cluster.members.iter().map(|member| member.status.name.as_str()).collect();
     page.entry("Cluster", &format!("{} ({} leads); {}", names.join(", "), names[0], cluster.ordering()));
-    let place = if found.runs.one_machine {
+    let place = if found.cluster.is_one_machine() {
         format!("all members and this program on one machine with {} cores", found.runs.cores)
     } else {
         let trip = found.foreteller.round_trip * 1e3;
         format!("members on other machines, up to {trip:.2} ms there and back between two of them")
     };
     page.entry("Machines", &place);
-    let others = match found.runs.others_mean.filter(|_| found.runs.others_per_second > 0.5) {
-        Some(mean) => {
-            format!(
-                "{:.0} requests a second beforehand, {:.2} ms each",
-                found.runs.others_per_second,
-                mean * 1e3
-            )
+    let others = &found.runs.others;
+    let others = match (others.are_present(), others.mean) {
+        (false, _) => "none while this program watched".to_owned(),
+        (true, Some(mean)) => format!(
+            "{:.0} requests a second beforehand, {:.2} ms each; {} watches",
+            others.per_second,
+            mean * 1e3,
+            others.watches
+        ),
+        (true, None) => {
+            format!("{:.0} puts a second beforehand; {} watches", others.per_second, others.watches)
         }
-        None => "none while this program watched".to_owned(),
     };
     page.entry("Others", &others);
     page.gap();
@@ -91,14 +94,10 @@ fn about(found: &Findings, page: &mut Page) {
 fn measured(found: &Findings, page: &mut Page) {
     let top = found.runs.top();
     let alone = &found.runs.loads[0];
-    let error = match error(found) {
-        Some(error) => format!(", give or take {:.0} %", error * 100.0),
-        None => String::new(),
-    };
     page.entry(
         "It can do",
         &format!(
-            "{:.0} puts of {} bytes a second{error} ({} clients, median {:.2} ms, 99th percentile {:.2} ms)",
+            "{:.0} puts of {} bytes a second ({} clients, median {:.2} ms, 99th percentile {:.2} ms)",
             top.puts_per_second, top.value_bytes, top.clients, top.median_ms, top.p99_ms
         ),
     );
@@ -106,11 +105,8 @@ fn measured(found: &Findings, page: &mut Page) {
         "One client",
         &format!("{:.0} puts a second, median {:.2} ms", alone.puts_per_second, alone.median_ms),
     );
-    if found.runs.spared_others {
-        page.entry(
-            "",
-            "Larger loads were left out, since others' requests took twice as long: it can do more.",
-        );
+    if let Some(why) = found.runs.cut_short {
+        page.entry("", &format!("Larger loads were left out: {why}. It can do more."));
     }
     for (measured, foretold) in &found.foretold {
         page.entry(
@@ -124,11 +120,23 @@ fn measured(found: &Findings, page: &mut Page) {
             ),
         );
     }
+    let trust = match error(found) {
+        Some(error) if error <= super::ERROR_MAX => {
+            format!("What follows is by virtual time, which was off by up to {:.0} % here.", error * 100.0)
+        }
+        Some(error) => format!(
+            "Virtual time was off by {:.0} %: what follows names directions, not figures, and decides nothing.",
+            error * 100.0
+        ),
+        None => "Nothing was held out to test virtual time: what follows names directions, not figures."
+            .to_owned(),
+    };
+    page.entry("", &trust);
     page.gap();
 }
 
 /// The largest error of the loads that were foretold, as a share.
-fn error(found: &Findings) -> Option<f64> {
+pub(super) fn error(found: &Findings) -> Option<f64> {
     let errors = found
         .foretold
         .iter()
@@ -138,16 +146,14 @@ fn error(found: &Findings) -> Option<f64> {
 
 fn bound(found: &Findings, page: &mut Page) {
     let what = match found.advice.binds() {
-        Some(step) => format!("{} would bring {:+.0} %", step.what, (step.throughput - 1.0) * 100.0),
-        None => {
-            "neither processors nor disks: it waits for round trips, and more clients bring more".to_owned()
-        }
+        Some((what, gain)) => format!("{what} would bring {:+.0} %", gain * 100.0),
+        None => "nothing that is tried brings more than 5 %".to_owned(),
     };
     page.entry("What binds", &what);
     let top = found.runs.top();
     let leader = &top.members[0];
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
-    let processors = if found.runs.one_machine {
+    let processors = if found.cluster.is_one_machine() {
         let elsewhere =
             top.elsewhere.map_or_else(String::new, |busy| format!(", {busy:.1} more by other programs"));
         format!("{:.1} of {} processors busy{elsewhere}", top.processors(), found.runs.cores)
@@ -157,13 +163,13 @@ fn bound(found: &Findings, page: &mut Page) {
     page.entry(
         "",
         &format!(
-            "Under that load: {processors}; at {} ordering worked {} of the time, the log {} ({:.2} ms a commit), execution {}, {:.0} of {} slots were under way",
+            "Under that load: {processors}; at {} ordering worked {} of the time, the log {} ({:.2} ms a commit), execution {}, {:.1} of {} slots were under way",
             leader.name,
             percent(leader.protocol),
             percent(leader.log),
             leader.commit.unwrap_or(0.0) * 1e3,
             percent(leader.executor),
-            leader.in_flight,
+            top.in_flight,
             found.advice.settings.window_max,
         ),
     );
@@ -188,6 +194,13 @@ fn settings(found: &Findings, page: &mut Page) {
         "as they are: no window and no batch brings more than 3 %".to_owned()
     } else {
         format!("{}, which brings {:+.0} %", said(proposed), found.advice.gain() * 100.0)
+    };
+    let what = match found.advice.fixed_window {
+        true if proposed.window_max != now.window_max => format!(
+            "{what}. The group fixes the window: synod reconfigure --options window-max={}",
+            proposed.window_max
+        ),
+        _ => what,
     };
     page.entry("Proposed", &what);
     page.gap();
@@ -292,7 +305,7 @@ fn explained(found: &Findings, page: &mut Page) {
         };
         let _ = writeln!(
             page.text,
-            "{:>8}{:>16.3}{:>16.3}{bound:>14}{:>10}{:>16.0}",
+            "{:>8}{:>15.3}{:>14.3}{bound:>12}{:>9}{:>18.0}",
             one.requests,
             one.processor * 1e3,
             one.duration * 1e3,
@@ -322,13 +335,13 @@ pub(super) fn json(found: &Findings) -> String {
         "members": found.cluster.members.iter().map(|member| member.status.name.clone()).collect::<Vec<_>>(),
         "leader": found.cluster.members[0].status.name,
         "ordering": found.cluster.ordering(),
-        "others_per_second": found.runs.others_per_second,
-        "spared_others": found.runs.spared_others,
+        "others_per_second": found.runs.others.per_second,
+        "cut_short": found.runs.cut_short,
         "loads": found.runs.loads.iter().map(load).collect::<Vec<_>>(),
         "foretold": foretold.collect::<Vec<Value>>(),
         "busy_elsewhere": found.runs.top().elsewhere,
         "error": error(found),
-        "binds": found.advice.binds().map(|step| step.what.clone()),
+        "binds": found.advice.binds().map(|(what, _)| what),
         "advice": found.advice,
         "gain": found.advice.gain(),
         "costs": found.foreteller.costs(),
