@@ -18,8 +18,9 @@ use crate::{
 const PATHS: [(&str, &str); 2] = [("emulab", "10 Mbit/s, 50 ms"), ("single-dc", "one data centre")];
 /// What is not answered is sent again after this time.
 const RESENT_AFTER: Duration = Duration::from_secs(2);
-/// Auto is drawn where its bound of slots is.
-const AUTO: f64 = 512.0;
+/// Where auto is drawn, and how many slots bound it.
+const AUTO: f64 = 128.0;
+const SLOTS_OF_AUTO: usize = 512;
 
 /// The experiment, described by its fields.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -37,10 +38,10 @@ pub const EXPERIMENT: Experiment = Experiment {
         Parameter {
             key: "windows",
             help: "Windows in slots, separated by commas.",
-            default: "1,2,4,8,32,128,512",
-            full: "1,2,4,8,16,32,64,128,256,512",
+            default: "1,2,4,8,32,128",
+            full: "1,2,4,8,16,32,64,128",
         },
-        Parameter { key: "clients", help: "Clients, each with one command.", default: "1000", full: "1000" },
+        Parameter { key: "clients", help: "Clients, each with one command.", default: "500", full: "500" },
         Parameter { key: "bytes", help: "Bytes of a command.", default: "8192", full: "8192" },
     ],
     headline: "throughput",
@@ -93,7 +94,7 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
             points.push(field.point(fixed(path), window as f64, setup, load.clone()));
         }
         let mut setup = base;
-        setup.settings.consensus.window_max = AUTO as usize;
+        setup.settings.consensus.window_max = SLOTS_OF_AUTO;
         setup.settings.paced = true;
         points.push(field.point(auto(path), AUTO, setup, load));
     }
@@ -147,7 +148,7 @@ mod tests {
     fn measured(large: f64, of_auto: f64) -> Measured {
         let mut measured = Measured::default();
         for (_, path) in PATHS {
-            for (window, puts) in [(1.0, 50.0), (2.0, 100.0), (512.0, large)] {
+            for (window, puts) in [(1.0, 50.0), (2.0, 100.0), (128.0, large)] {
                 measured.add(&fixed(path), window, "throughput", puts);
             }
             measured.add(&auto(path), AUTO, "throughput", of_auto);
