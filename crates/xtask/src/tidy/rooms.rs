@@ -13,7 +13,7 @@ const ROOMS: [(&str, &[&str]); 24] = [
     ("model", &[]),
     ("xtask", &[]),
     ("kernel-core", &[]),
-    ("consensus", &["kernel-core", "wire"]),
+    ("consensus", &["wire"]),
     ("replica", &["consensus", "wire"]),
     ("host", &["replica", "wire"]),
     ("storage", &["sync", "wire"]),
