@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use synod_consensus::{
-    Bug, Decision, Dissemination, ElectionKind, ProtocolKind, dissemination, multipaxos,
+    Bug, Decision, Dissemination, ElectionKind, ProtocolKind, dissemination, kernel_paxos, multipaxos,
     raft::{self, Replication},
     ring, sequence_paxos,
 };
@@ -40,7 +40,9 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     // Bugs of identity have a plan of their own.
     (plan.faults.weights.restore, plan.faults.weights.wipe) = (0, 0);
     match bug {
-        Bug::MultiPaxos(_) | Bug::Ring(_) | Bug::SequencePaxos(_) => with_changes_of_leaders(plan, seed, bug),
+        Bug::MultiPaxos(_) | Bug::Ring(_) | Bug::SequencePaxos(_) | Bug::KernelPaxos(_) => {
+            with_changes_of_leaders(plan, seed, bug)
+        }
         Bug::Raft(_) => with_changes_of_terms(plan, bug),
         Bug::DecisionOfEachReplica
         | Bug::ClockCountsTwice
@@ -133,6 +135,7 @@ fn with_changes_of_leaders(mut plan: Plan, seed: u64, bug: Bug) -> Plan {
         | Bug::Ring(ring::Bug::AdoptLowestBallot)
         | Bug::Ring(ring::Bug::KeepAcceptedValue)
         | Bug::Ring(ring::Bug::ProposeBelowPrefix)
+        | Bug::KernelPaxos(_)
         | Bug::SequencePaxos(sequence_paxos::Bug::AdoptWithoutBallot)
         | Bug::SequencePaxos(sequence_paxos::Bug::PromiseOthersDecided)
         | Bug::SequencePaxos(sequence_paxos::Bug::PromiseOnlyNewer)
@@ -151,7 +154,11 @@ fn with_changes_of_leaders(mut plan: Plan, seed: u64, bug: Bug) -> Plan {
             plan.clients.think = (Duration::ZERO, timeout / 50);
             plan.clients.operations = 400;
             plan.duration = timeout * 40;
-            let lowest = [multipaxos::Bug::AdoptLowestBallot.into(), Bug::Ring(ring::Bug::AdoptLowestBallot)];
+            let lowest = [
+                multipaxos::Bug::AdoptLowestBallot.into(),
+                ring::Bug::AdoptLowestBallot.into(),
+                kernel_paxos::Bug::AdoptLowestBallot.into(),
+            ];
             if lowest.contains(&bug) {
                 let_two_leaders_differ(&mut plan);
             }
@@ -944,6 +951,11 @@ fn every_planted_bug_of_raft_is_found_and_nothing_without_it() {
 #[test]
 fn every_planted_bug_of_the_ring_is_found_and_nothing_without_it() {
     find_all_of(ProtocolKind::Ring);
+}
+
+#[test]
+fn every_planted_bug_of_kernel_paxos_is_found_and_nothing_without_it() {
+    find_all_of(ProtocolKind::KernelPaxos);
 }
 
 /// Plays a fault that lasts with every protocol that has an election, until a bug shows.

@@ -13,7 +13,7 @@ const ROOMS: [(&str, &[&str]); 24] = [
     ("model", &[]),
     ("xtask", &[]),
     ("kernel-core", &[]),
-    ("consensus", &["wire"]),
+    ("consensus", &["kernel-core", "wire"]),
     ("replica", &["consensus", "wire"]),
     ("host", &["replica", "wire"]),
     ("storage", &["sync", "wire"]),
