@@ -1,7 +1,6 @@
 //! What is known of Kernel Paxos before it runs, and its options.
 
 use super::KernelPaxos;
-use super::planted::Bug as Own;
 use crate::{
     Bug, ElectionKind,
     options::choice,
@@ -54,23 +53,7 @@ pub(crate) const PROFILE: Profile = Profile {
         }
     )],
     options_to_try: &["window-max=1", "prepare=ahead", "prepare=each"],
-    bugs: &[
-        Bug::VoteBeforeDurable,
-        Bug::ForgetPromise,
-        Bug::CommitWithMinority,
-        Bug::ExecuteRetryTwice,
-        Bug::ReadWithoutConfirmation,
-        Bug::VoteWithAmnesia,
-        Bug::ReuseBallot,
-        Bug::TrimPastSnapshot,
-        Bug::KernelPaxos(Own::PrepareBeforeDurable),
-        Bug::KernelPaxos(Own::EmptyIsNothing),
-        Bug::KernelPaxos(Own::CountByPromise),
-        Bug::KernelPaxos(Own::ForgetUndelivered),
-        Bug::KernelPaxos(Own::FillWithoutPhase1),
-        Bug::KernelPaxos(Own::AdoptLowestBallot),
-        Bug::KernelPaxos(Own::DecideAcrossBallots),
-    ],
+    bugs: &[Bug::VoteBeforeDurable, Bug::ForgetPromise, Bug::CommitWithMinority, Bug::ExecuteRetryTwice],
     start: |options, members, restart, now, effects| {
         Box::new(KernelPaxos::start(options, members, restart, now, effects))
     },
