@@ -1,9 +1,9 @@
 //! A learner that misses a slot: later ones are decided, here or elsewhere, and it is not.
 //!
-//! First it asks for the votes again (`Repeat`), which touches no ballot; each acceptor tells what it accepted, with the
-//! ballot of the value (`Told`). A quorum of one ballot is a decision. Only if that does not help is a whole round run, in
-//! an own ballot and by one replica: the leader ([`crate::proposer::GapWatch`]), or the next one, once the election has
-//! seen that nothing is decided (Kernel Paxos 2019, section 4.5, with E4 and E12).
+//! First it asks for the votes again (`Repeat`), which touches no ballot; each acceptor tells what it accepted, with
+//! the ballot of the value (`Told`). A quorum of one ballot is a decision. Only if that does not help is a whole round
+//! run, in an own ballot and by one replica: the leader ([`crate::proposer::GapWatch`]), or the next one, once the
+//! election has seen that nothing is decided (Kernel Paxos 2019, section 4.5, with E4 and E12).
 //!
 //! It does not ask at once. With a window of slots under way later ones are decided first all the time.
 

@@ -1,5 +1,5 @@
-//! Kernel Paxos (Esposito, Coelho, Pedone 2019): a replica's votes are given by the C of `kernel/core`, the same that an
-//! XDP program runs below the socket layer; proposer and learner are Rust. docs/kernel-paxos.md tells what happens,
+//! Kernel Paxos (Esposito, Coelho, Pedone 2019): a replica's votes are given by the C of `kernel/core`, the same that
+//! an XDP program runs below the socket layer; proposer and learner are Rust. docs/kernel-paxos.md tells what happens,
 //! message by message, and has the argument why it is safe.
 //!
 //! The document's instance is a slot here, and its round number a ballot. One message is about one slot, as one frame

@@ -1,5 +1,5 @@
-//! Phase 1, in the order in which its messages travel: a candidate asks for one promise of all slots (`PrepareAll`), each
-//! member promises and says how far it was touched (`PromiseAll`); then the candidate reads each slot up to there
+//! Phase 1, in the order in which its messages travel: a candidate asks for one promise of all slots (`PrepareAll`),
+//! each member promises and says how far it was touched (`PromiseAll`); then the candidate reads each slot up to there
 //! (`Prepare`, `Promise`), and with a quorum that has told everything it leads (Kernel Paxos 2019, section 4.6).
 //!
 //! The election says when (`stand` and `take_part` in `../paxos.rs`). `obeys_prepare` (there, too) takes the ballot: it

@@ -1,5 +1,6 @@
-//! Phase 2, in the order in which its messages travel: the leader proposes (`Accept`), each member's acceptor votes, the
-//! vote goes to all (`Accepted`), and each replica that counts a quorum knows the decision. Slots are delivered in order.
+//! Phase 2, in the order in which its messages travel: the leader proposes (`Accept`), each member's acceptor votes,
+//! the vote goes to all (`Accepted`), and each replica that counts a quorum knows the decision. Slots are delivered in
+//! order.
 //!
 //! What a burst of inputs proposes leaves at its end: `flush_all` (`wiring.rs`) calls `send_accepts`. `follow`
 //! (`../paxos.rs`) comes before each handler of a leader's message: it refuses a ballot below the promised one, and
@@ -149,8 +150,8 @@ impl KernelPaxos {
         }
     }
 
-    /// Asks the acceptor for its vote for what is proposed in the ballot that this replica promised. Writes down what is
-    /// new, and lets the vote leave once that is durable.
+    /// Asks the acceptor for its vote for what is proposed in the ballot that this replica promised. Writes down what
+    /// is new, and lets the vote leave once that is durable.
     fn accept(
         &mut self,
         ballot: Ballot,

@@ -4,11 +4,11 @@
 //! | `prepare` | phase 1 of a new slot | messages of a leader for a command, n = 3 |
 //! | --- | --- | --- |
 //! | `all` | the promise of all slots is one of this slot | 7 |
-//! | `ahead` | as many slots as the window has are prepared at the beginning, and each `Accept` prepares a further one (K3, K4) | 7 |
+//! | `ahead` | a window of slots is prepared at the beginning, and each `Accept` prepares a further one (K3, K4) | 7 |
 //! | `each` | each slot is prepared when it is needed, as LibPaxos does (K39) | 13 |
 //!
-//! The last two are for the laboratory: a leader waits for promises that it does not need. It proposes the same values as
-//! with the first, since the promise of all slots has told whatever was accepted in them.
+//! The last two are for the laboratory: a leader waits for promises that it does not need. It proposes the same values
+//! as with the first, since the promise of all slots has told whatever was accepted in them.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -2,8 +2,8 @@
 //!
 //! With its log a replica makes its acceptor again: it votes again as it did, and promises what it promised. Without it
 //! the acceptor is another life, which would promise and vote for what contradicts the earlier one (Kernel Paxos 2019,
-//! E3). So such a replica neither promises nor votes in this epoch: it learns, until an epoch begins for it. That is also
-//! what becomes of one whose votes are in memory only (durability `memory`) after each restart.
+//! E3). So such a replica neither promises nor votes in this epoch: it learns, until an epoch begins for it. That is
+//! also what becomes of one whose votes are in memory only (durability `memory`) after each restart.
 
 use std::sync::Arc;
 
@@ -119,8 +119,8 @@ impl KernelPaxos {
         lost
     }
 
-    /// Takes only how far decisions go, and which replica leads. It neither votes nor answers a leader that counts which
-    /// replicas follow it.
+    /// Takes only how far decisions go, and which replica leads. It neither votes nor answers a leader that counts
+    /// which replicas follow it.
     pub(super) fn handle_while_recovering(
         &mut self,
         now: Time,

@@ -8,8 +8,8 @@ use crate::rules::rules;
 rules! {
     // Ballots.
 
-    /// The first `PrepareAll` of a ballot leaves once the record of that ballot is durable (section 5.1, "before the first
-    /// PREPARE of an incarnation"; E5): a later life then begins above it, so no ballot is used twice.
+    /// The first `PrepareAll` of a ballot leaves once the record of that ballot is durable (section 5.1, "before the
+    /// first PREPARE of an incarnation"; E5): a later life then begins above it, so no ballot is used twice.
     fn prepares_after(record: Lsn) -> Lsn {
         record
     }

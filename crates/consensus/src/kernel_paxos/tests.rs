@@ -1,4 +1,5 @@
-//! One replica at a time, stepped by hand; and three of them whose messages are lost, doubled and reordered (`model.rs`).
+//! One replica at a time, stepped by hand; and three of them whose messages are lost, doubled and reordered
+//! (`model.rs`).
 
 mod model;
 
@@ -401,8 +402,8 @@ fn what_was_learned_in_the_place_of_a_vote_is_told_after_a_restart() {
     assert_eq!(messages(&acceptor.receive(R3, prepare(3, 5)), R3), [promise(3, 5, vec![value(5, 1, "x")])]);
 }
 
-/// Answers what the leader sends, and what it sends to the answers. Returns how many messages went to the others and came
-/// back; that the leader votes too is told in messages that are not counted.
+/// Answers what the leader sends, and what it sends to the answers. Returns how many messages went to the others and
+/// came back; that the leader votes too is told in messages that are not counted.
 fn answered(leader: &mut One, mut effects: Vec<Effect>) -> usize {
     let mut count = 0;
     loop {

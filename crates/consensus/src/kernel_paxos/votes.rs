@@ -1,8 +1,8 @@
 //! The acceptor of a replica: the C of `kernel/core`, and how ballots and batches look to it.
 //!
 //! Its ballots are numbers: the round in the high bits and the place of the owner among the members in the low ones, so
-//! that they are ordered as ballots are. Its values are names of batches. The learner keeps the batches, and whatever the
-//! acceptor tells is a name that has to fit one of them.
+//! that they are ordered as ballots are. Its values are names of batches. The learner keeps the batches, and whatever
+//! the acceptor tells is a name that has to fit one of them.
 
 use std::sync::Arc;
 
@@ -91,8 +91,8 @@ impl Voter {
 
     // Phase 2.
 
-    /// Votes for a proposal, unless a higher ballot is promised or there is no room for its slot. Returns whether it did,
-    /// and the further slot if that is promised with it and nothing was accepted there.
+    /// Votes for a proposal, unless a higher ballot is promised or there is no room for its slot. Returns whether it
+    /// did, and the further slot if that is promised with it and nothing was accepted there.
     pub(super) fn accept(
         &mut self,
         slot: Slot,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use synod_consensus::{
-    Bug, Decision, Dissemination, ElectionKind, ProtocolKind, dissemination, kernel_paxos, multipaxos,
+    Bug, Decision, Dissemination, ElectionKind, ProtocolKind, dissemination, multipaxos,
     raft::{self, Replication},
     ring, sequence_paxos,
 };
@@ -154,11 +154,7 @@ fn with_changes_of_leaders(mut plan: Plan, seed: u64, bug: Bug) -> Plan {
             plan.clients.think = (Duration::ZERO, timeout / 50);
             plan.clients.operations = 400;
             plan.duration = timeout * 40;
-            let lowest = [
-                multipaxos::Bug::AdoptLowestBallot.into(),
-                ring::Bug::AdoptLowestBallot.into(),
-                kernel_paxos::Bug::AdoptLowestBallot.into(),
-            ];
+            let lowest = [multipaxos::Bug::AdoptLowestBallot.into(), Bug::Ring(ring::Bug::AdoptLowestBallot)];
             if lowest.contains(&bug) {
                 let_two_leaders_differ(&mut plan);
             }
