@@ -131,18 +131,27 @@ pub const SAMPLES: &[Sample] = &[
                 "crates/wire/Cargo.toml",
                 "[dependencies]\nbytes.workspace = true\n\n[dev-dependencies]\ntokio = \"1\"\n",
             ),
-            ("crates/consensus/Cargo.toml", "[dependencies]\nsynod-wire = { workspace = true }\n"),
+            (
+                "crates/consensus/Cargo.toml",
+                "[dependencies]\nsynod-kernel-core = {}\nsynod-wire = { workspace = true }\n",
+            ),
             ("crates/sync/Cargo.toml", "[dependencies]\n# A scheduler.\nshuttle = { workspace = true }\n"),
         ],
     ),
     bad(
         "rooms",
-        &[("crates/consensus/Cargo.toml", "[dependencies]\nsynod-wire = {}\nsynod-kv = {}")],
+        &[(
+            "crates/consensus/Cargo.toml",
+            "[dependencies]\nsynod-kernel-core = {}\nsynod-wire = {}\nsynod-kv = {}",
+        )],
         "may not depend on kv",
     ),
     bad(
         "rooms",
-        &[("crates/consensus/Cargo.toml", "[dev-dependencies]\nsynod-wire = {}")],
+        &[(
+            "crates/consensus/Cargo.toml",
+            "[dependencies]\nsynod-kernel-core = {}\n\n[dev-dependencies]\nsynod-wire = {}",
+        )],
         "depend on wire any more",
     ),
     bad("rooms", &[("crates/wire/Cargo.toml", "[dependencies]\ntokio.workspace = true")], "wire is pure"),
