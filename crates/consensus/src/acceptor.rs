@@ -298,6 +298,11 @@ impl Acceptor {
         self.decided_ahead += 1;
     }
 
+    /// Whether a slot is decided that cannot be delivered yet.
+    pub(crate) fn has_decided_ahead(&self) -> bool {
+        self.decided_ahead > 0
+    }
+
     /// Whether a slot is known to be decided.
     pub(crate) fn is_decided(&self, slot: Slot) -> bool {
         slot <= self.decided() || self.slots.get(slot).is_some_and(|instance| instance.decided)

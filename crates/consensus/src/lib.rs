@@ -9,8 +9,8 @@
 //!
 //! 1. [`Protocol`]: the contract, with the three rules that carry safety.
 //! 2. [`Members`], [`VoterSets`] and [`ReplicaSet`]: what a quorum is.
-//! 3. [`multipaxos`], [`sequence_paxos`], [`raft`], [`ring`]: the protocols; each folder has the same files.
-//!    `rules.rs`, here and in the folders, has what safety rests on, a few lines a rule.
+//! 3. [`multipaxos`], [`sequence_paxos`], [`raft`], [`ring`], [`kernel_paxos`]: the protocols; each folder has the same
+//!    files. `rules.rs`, here and in the folders, has what safety rests on, a few lines a rule.
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
 //! 5. [`dissemination`]: how batches reach all replicas, if not by the leader.
 //! 6. [`rounds`]: consensus in rounds, on which no protocol stands yet.
@@ -28,6 +28,7 @@ mod describe;
 mod disk_watch;
 pub mod dissemination;
 pub mod election;
+pub mod kernel_paxos;
 mod leadership;
 mod members;
 mod message;

@@ -5,7 +5,7 @@
 use synod_wire::{Lsn, ReplicaId, Time};
 
 use crate::{
-    Effects, Members, Options, ProtocolKind, ReplicaSet, VoterSets, multipaxos, paxos::Paxos,
+    Effects, Members, Options, ProtocolKind, ReplicaSet, VoterSets, kernel_paxos, multipaxos, paxos::Paxos,
     registry::protocols, ring, rules::Rules,
 };
 
@@ -22,13 +22,19 @@ pub(crate) fn rules(options: &Options) -> Rules {
             rules.chosen_through = nearly_quorum_value;
         }
         Some(
-            Bug::MultiPaxos(multipaxos::Bug::AdoptLowestBallot) | Bug::Ring(ring::Bug::AdoptLowestBallot),
+            Bug::MultiPaxos(multipaxos::Bug::AdoptLowestBallot)
+            | Bug::Ring(ring::Bug::AdoptLowestBallot)
+            | Bug::KernelPaxos(kernel_paxos::Bug::AdoptLowestBallot),
         ) => rules.outranks = |told, held| told <= held,
         Some(
-            Bug::MultiPaxos(multipaxos::Bug::DropAcceptedValue) | Bug::Ring(ring::Bug::DropAcceptedValue),
+            Bug::MultiPaxos(multipaxos::Bug::DropAcceptedValue)
+            | Bug::Ring(ring::Bug::DropAcceptedValue)
+            | Bug::KernelPaxos(kernel_paxos::Bug::FillWithoutPhase1),
         ) => rules.adopted = |_| None,
         Some(
-            Bug::MultiPaxos(multipaxos::Bug::DecideAcrossBallots) | Bug::Ring(ring::Bug::DecideAcrossBallots),
+            Bug::MultiPaxos(multipaxos::Bug::DecideAcrossBallots)
+            | Bug::Ring(ring::Bug::DecideAcrossBallots)
+            | Bug::KernelPaxos(kernel_paxos::Bug::DecideAcrossBallots),
         ) => rules.holds_decision = |_, _| true,
         _ => {}
     }

@@ -30,6 +30,9 @@ macro_rules! protocols {
             /// Unicast Ring Paxos (Benz 2013): batches, votes and decisions go round a ring, and every byte of a batch
             /// crosses each of its links once. Any replica takes commands.
             Ring = "ring", 6, ring;
+            /// Kernel Paxos (Esposito, Coelho, Pedone 2019): the acceptor is the C that also runs below the socket
+            /// layer. Each replica counts all votes.
+            KernelPaxos = "kernel-paxos", 7, kernel_paxos;
         }
     };
 }

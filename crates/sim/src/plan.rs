@@ -9,6 +9,7 @@ use std::{fmt, time::Duration};
 use fastrand::Rng;
 use synod_consensus::{
     Decision, Dissemination, ElectionKind, Options, ProtocolKind,
+    kernel_paxos::{self, Preparation},
     ring::{self, RingDecision, RingLearners, RingOrder, RingVoters},
     sequence_paxos,
 };
@@ -626,6 +627,7 @@ pub(crate) fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Du
     consensus.announce_delay_max = pick(rng, &[Duration::ZERO, MS, election_timeout / 20]);
     consensus.page_bytes_max = pick(rng, &[1, 300, 1 << 20]);
     consensus.sequence_paxos = draw_optimisations(Rng::with_seed(rng.clone().u64(..)));
+    consensus.kernel_paxos = draw_preparation(Rng::with_seed(rng.clone().u64(..) ^ 0xca_fa));
     consensus.ring = draw_ring(Rng::with_seed(rng.clone().u64(..) ^ 0x41_96));
 
     let mut settings = Settings::default();
@@ -682,6 +684,14 @@ fn draw_ring(mut rng: Rng) -> ring::Tuning {
     tuning.voters = pick(&mut rng, &[RingVoters::Propose, RingVoters::Propose, RingVoters::Accept]);
     tuning.learners = pick(&mut rng, &[RingLearners::CatchUp, RingLearners::Learn, RingLearners::Propose]);
     tuning.reserve = pick(&mut rng, &[None, None, Some(1), Some(16)]);
+    tuning
+}
+
+/// It has a generator of its own, too.
+fn draw_preparation(mut rng: Rng) -> kernel_paxos::Tuning {
+    let mut tuning = kernel_paxos::Tuning::default();
+    tuning.prepare =
+        pick(&mut rng, &[Preparation::All, Preparation::All, Preparation::Ahead, Preparation::Each]);
     tuning
 }
 

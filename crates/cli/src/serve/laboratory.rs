@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use synod_consensus::{ElectionKind, MeasuredOption};
+use synod_consensus::{ElectionKind, MeasuredOption, ProtocolKind};
 use synod_replica::{Skips, StateTransfer};
 use synod_server::node::measured;
 
@@ -80,6 +80,13 @@ pub fn check_start(tuning: &Tuning) -> Result<(), ConfigError> {
             format!("{}; accepted: another, {AS_OTHERS}", measured::LATENCY),
         );
     }
+    if protocol(tuning) == ProtocolKind::KernelPaxos {
+        return wrong(
+            "protocol",
+            ProtocolKind::KernelPaxos,
+            format!("{}; accepted: another, {AS_OTHERS}", measured::KERNEL_PAXOS),
+        );
+    }
     if let Some(groups) = tuning.groups.filter(|groups| groups.merged.is_some_and(|take| take.get() > 1)) {
         let why = format!(
             "executes several batches of a group in a row, which exists to be measured; accepted: merge:{}, {AS_OTHERS}",
@@ -145,6 +152,12 @@ mod tests {
             "{latency}"
         );
         started("--election latency --laboratory").expect("a laboratory's");
+        let kernel = started("--protocol kernel-paxos").expect_err("nobody has read it");
+        assert!(
+            kernel.contains("--protocol kernel-paxos: is new") && kernel.contains("--laboratory"),
+            "{kernel}"
+        );
+        started("--protocol kernel-paxos --options prepare=ahead --laboratory").expect("a laboratory's");
         started("--protocol raft --options replication=gossip-status,peer-repair=on,vote-gossip=on").unwrap();
         started("--protocol ring --options ring-order=measured,ring-voters=accept").unwrap();
         let joins = "--initial-cluster a=http://h:1 --initial-cluster-state existing";

@@ -4,7 +4,7 @@
 //! laboratory. A group that has one already goes on with it, as does a replica that was started with one of its own,
 //! and the server warns.
 
-use synod_consensus::{ElectionKind, Overrides};
+use synod_consensus::{ElectionKind, Overrides, ProtocolKind};
 use synod_replica::{Change, Group};
 
 /// What to do in place of taking an option that exists to be measured.
@@ -14,6 +14,10 @@ const OTHERWISE: &str = "or any value on servers that run with --laboratory";
 pub const LATENCY: &str = "moves the leader back to a replica that keeps failing, and may undo move-leader when a member falls silent for \
                        a moment, so that service is missing more often than with other elections";
 
+/// Why Kernel Paxos does not serve yet.
+pub const KERNEL_PAXOS: &str = "is new, and nobody but its author has read it; over TCP it does what multipaxos with decision=all does, with a \
+                            message a slot";
+
 /// Why a server without `--laboratory` refuses a change: it would give the group an option that exists to be measured.
 /// An option that the group has already may stay.
 pub(super) fn refused(group: &Group, change: &Change) -> Option<String> {
@@ -21,6 +25,11 @@ pub(super) fn refused(group: &Group, change: &Change) -> Option<String> {
     if *election == ElectionKind::Latency && group.election != ElectionKind::Latency {
         return Some(format!(
             "--election latency {LATENCY}; accepted: another, or latency on servers that run with --laboratory"
+        ));
+    }
+    if *protocol == ProtocolKind::KernelPaxos && group.protocol != ProtocolKind::KernelPaxos {
+        return Some(format!(
+            "--protocol kernel-paxos {KERNEL_PAXOS}; accepted: another, or kernel-paxos on servers that run with --laboratory"
         ));
     }
     let mut measured = overrides.measured(*protocol);
@@ -96,6 +105,14 @@ mod tests {
         assert!(
             refused(&paxos, &latency).expect("it is new").contains("on servers that run with --laboratory")
         );
+        let kernel = Group::of(&Options::of(ProtocolKind::KernelPaxos), [1, 2, 3].map(ReplicaId));
+        let change = order(&kernel, "window-max=8");
+        assert!(
+            refused(&paxos, &change)
+                .expect("it is new")
+                .contains("kernel-paxos on servers that run with --laboratory")
+        );
+        assert_eq!(refused(&kernel, &change), None, "it stays");
         let group = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
         let why = refused(&group, &order(&group, "check-quorum=off,window-max=8")).expect("it is new");
         assert!(why.starts_with("option check-quorum=off exists to be measured, not to serve: "), "{why}");

@@ -40,7 +40,9 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     // Bugs of identity have a plan of their own.
     (plan.faults.weights.restore, plan.faults.weights.wipe) = (0, 0);
     match bug {
-        Bug::MultiPaxos(_) | Bug::Ring(_) | Bug::SequencePaxos(_) => with_changes_of_leaders(plan, seed, bug),
+        Bug::MultiPaxos(_) | Bug::Ring(_) | Bug::SequencePaxos(_) | Bug::KernelPaxos(_) => {
+            with_changes_of_leaders(plan, seed, bug)
+        }
         Bug::Raft(_) => with_changes_of_terms(plan, bug),
         Bug::DecisionOfEachReplica
         | Bug::ClockCountsTwice
@@ -133,6 +135,7 @@ fn with_changes_of_leaders(mut plan: Plan, seed: u64, bug: Bug) -> Plan {
         | Bug::Ring(ring::Bug::AdoptLowestBallot)
         | Bug::Ring(ring::Bug::KeepAcceptedValue)
         | Bug::Ring(ring::Bug::ProposeBelowPrefix)
+        | Bug::KernelPaxos(_)
         | Bug::SequencePaxos(sequence_paxos::Bug::AdoptWithoutBallot)
         | Bug::SequencePaxos(sequence_paxos::Bug::PromiseOthersDecided)
         | Bug::SequencePaxos(sequence_paxos::Bug::PromiseOnlyNewer)
@@ -944,6 +947,11 @@ fn every_planted_bug_of_raft_is_found_and_nothing_without_it() {
 #[test]
 fn every_planted_bug_of_the_ring_is_found_and_nothing_without_it() {
     find_all_of(ProtocolKind::Ring);
+}
+
+#[test]
+fn every_planted_bug_of_kernel_paxos_is_found_and_nothing_without_it() {
+    find_all_of(ProtocolKind::KernelPaxos);
 }
 
 /// Plays a fault that lasts with every protocol that has an election, until a bug shows.

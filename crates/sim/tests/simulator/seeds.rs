@@ -99,6 +99,11 @@ fn every_invariant_holds_for_some_hundred_seeds_of_the_ring() {
 }
 
 #[test]
+fn every_invariant_holds_for_some_hundred_seeds_of_kernel_paxos() {
+    pass(ProtocolKind::KernelPaxos, 0..480);
+}
+
+#[test]
 fn every_invariant_holds_where_logs_rot() {
     for &(_, protocol) in ProtocolKind::ALL {
         let mut coverage = Coverage::default();

@@ -4,7 +4,7 @@ use super::{Report, tree::Tree};
 use crate::workspace;
 
 /// A crate may depend on these and on no others, outside of its tests. A row names only crates of rows above it.
-const ROOMS: [(&str, &[&str]); 23] = [
+const ROOMS: [(&str, &[&str]); 24] = [
     ("wire", &[]),
     ("sync", &[]),
     ("metrics", &[]),
@@ -12,7 +12,8 @@ const ROOMS: [(&str, &[&str]); 23] = [
     ("api", &[]),
     ("model", &[]),
     ("xtask", &[]),
-    ("consensus", &["wire"]),
+    ("kernel-core", &[]),
+    ("consensus", &["kernel-core", "wire"]),
     ("replica", &["consensus", "wire"]),
     ("host", &["replica", "wire"]),
     ("storage", &["sync", "wire"]),
@@ -130,18 +131,27 @@ pub const SAMPLES: &[Sample] = &[
                 "crates/wire/Cargo.toml",
                 "[dependencies]\nbytes.workspace = true\n\n[dev-dependencies]\ntokio = \"1\"\n",
             ),
-            ("crates/consensus/Cargo.toml", "[dependencies]\nsynod-wire = { workspace = true }\n"),
+            (
+                "crates/consensus/Cargo.toml",
+                "[dependencies]\nsynod-kernel-core = {}\nsynod-wire = { workspace = true }\n",
+            ),
             ("crates/sync/Cargo.toml", "[dependencies]\n# A scheduler.\nshuttle = { workspace = true }\n"),
         ],
     ),
     bad(
         "rooms",
-        &[("crates/consensus/Cargo.toml", "[dependencies]\nsynod-wire = {}\nsynod-kv = {}")],
+        &[(
+            "crates/consensus/Cargo.toml",
+            "[dependencies]\nsynod-kernel-core = {}\nsynod-wire = {}\nsynod-kv = {}",
+        )],
         "may not depend on kv",
     ),
     bad(
         "rooms",
-        &[("crates/consensus/Cargo.toml", "[dev-dependencies]\nsynod-wire = {}")],
+        &[(
+            "crates/consensus/Cargo.toml",
+            "[dependencies]\nsynod-kernel-core = {}\n\n[dev-dependencies]\nsynod-wire = {}",
+        )],
         "depend on wire any more",
     ),
     bad("rooms", &[("crates/wire/Cargo.toml", "[dependencies]\ntokio.workspace = true")], "wire is pure"),

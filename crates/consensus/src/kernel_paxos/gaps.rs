@@ -1,0 +1,110 @@
+//! A learner that misses a slot: later ones are decided, here or elsewhere, and it is not.
+//!
+//! First it asks for the votes again (`Repeat`), which touches no ballot; each acceptor tells what it accepted, with
+//! the ballot of the value (`Told`). A quorum of one ballot is a decision. Only if that does not help is a whole round
+//! run, in an own ballot and by one replica: the leader ([`crate::proposer::GapWatch`]), or the next one, once the
+//! election has seen that nothing is decided (Kernel Paxos 2019, section 4.5, with E4 and E12).
+//!
+//! It does not ask at once. With a window of slots under way later ones are decided first all the time.
+
+use std::collections::BTreeMap;
+
+use synod_wire::{Ballot, Ballots, Batch, ReplicaId, Slot, Time};
+
+use super::{AcceptedValue, KernelPaxos, Message, State, votes::name};
+use crate::{Effects, Protocol, ReplicaSet, leadership::Leads, resend::Resend};
+
+/// The most slots that it asks about at a time.
+const REPEATS_MAX: usize = 10;
+
+/// What a learner misses, and what it was told of that.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gaps {
+    /// The first slot that is missing, and when it asks.
+    missing: Option<(Slot, Resend)>,
+    /// What acceptors told of each slot: for each ballot the value, and which of them accepted it.
+    told: BTreeMap<Slot, BTreeMap<Ballot, (Batch, ReplicaSet)>>,
+}
+
+impl Gaps {
+    /// When it asks.
+    pub(super) fn ask_at(&self) -> Time {
+        self.missing.as_ref().map_or(Time::NEVER, |(_, resend)| resend.at())
+    }
+
+    /// Slots through this one are delivered.
+    pub(super) fn forget(&mut self, delivered: Slot) {
+        if !self.told.is_empty() {
+            self.told = self.told.split_off(&delivered.next());
+        }
+    }
+}
+
+impl KernelPaxos {
+    /// Looks whether a slot is missing, and since when.
+    pub(super) fn watch_gaps(&mut self, now: Time) {
+        let first = self.decided().next();
+        let waits = matches!(self.state, State::Follower | State::Leader(_)) && !self.is_congested();
+        let lacks = self.common.decided_elsewhere >= first || self.learner.has_decided_ahead();
+        self.gaps.missing = match self.gaps.missing.take() {
+            _ if !(waits && lacks) => None,
+            Some((slot, resend)) if slot == first => Some((slot, resend)),
+            _ => Some((first, Resend::first(now, self.common.options.retransmit_after))),
+        };
+    }
+
+    /// Asks all acceptors for what they accepted in the slots that are missing.
+    pub(super) fn ask_to_repeat(&mut self, now: Time, effects: &mut Effects) {
+        let Some((first, resend)) = &mut self.gaps.missing else { return };
+        if !resend.is_due(now, self.common.options.election_timeout) {
+            return;
+        }
+        let last = self.common.decided_elsewhere.max(self.learner.last());
+        let missing = (first.0..=last.0).map(Slot).filter(|&slot| !self.learner.is_decided(slot));
+        for slot in missing.take(REPEATS_MAX) {
+            self.common.broadcast(Message::Repeat { slot }, self.common.promised_lsn, effects);
+        }
+    }
+
+    /// A learner misses a slot. What it is told is a vote that was given, so its record must be durable.
+    pub(super) fn handle_repeat(&mut self, from: ReplicaId, slot: Slot, effects: &mut Effects) {
+        let Some((promised, in_ballot, value)) = self.voter.repeat(slot) else { return };
+        let held = self.learner.accepted(slot).filter(|held| held.ballot == in_ballot);
+        let Some(held) = held.filter(|held| name(&held.batch) == value) else { return };
+        let after = self.common.rules().leaves_after(held.lsn.max(self.common.promised_lsn));
+        effects.send(from, Message::Told { promised, value: held.value_of(slot) }, after);
+    }
+
+    /// An acceptor tells what it accepted in a slot that is missing here.
+    pub(super) fn handle_told(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        promised: Ballot,
+        value: AcceptedValue,
+        effects: &mut Effects,
+    ) {
+        let AcceptedValue { slot, ballot, batch } = value;
+        let through =
+            self.common.rules().takes_through(self.decided(), self.common.options.accept_ahead_max());
+        if self.learner.is_decided(slot) || slot > through {
+            return;
+        }
+        let ballot = self.rules().counts_in(promised, ballot);
+        let members = &self.common.members;
+        // The own vote counts as well, if it is durable.
+        let own = self.learner.accepted(slot);
+        let own = own.is_some_and(|own| own.ballot == ballot && own.lsn <= self.common.durable);
+        let told = self.gaps.told.entry(slot).or_default();
+        let (batch, by) = told.entry(ballot).or_insert_with(|| (batch, ReplicaSet::default()));
+        *by = by.union(members.only(from));
+        let votes = if own { by.union(members.only(members.me())) } else { *by };
+        if !self.common.rules().is_chosen(members, votes) {
+            return;
+        }
+        let batch = batch.clone();
+        // Whatever this replica says from now on it says knowing of that ballot.
+        self.heed(now, ballot, effects);
+        self.learn(slot, Ballots::both(ballot), batch, effects);
+    }
+}
