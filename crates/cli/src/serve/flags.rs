@@ -180,7 +180,8 @@ pub struct Tuning {
     pub protocol: Option<ProtocolKind>,
     /// The election: ballot (replicas ask each other which leader they hear, and elect one that reaches a
     /// quorum, also where only some links work), rotating (the next replica in line follows one that falls
-    /// silent, if a quorum consents) or randomized (raft's own, and its only one) [default: randomized with
+    /// silent, if a quorum consents), latency (as rotating, and the leader moves to the replica that exchanges
+    /// messages with a majority soonest: for links of different lengths) or randomized (raft's own, and its only one) [default: randomized with
     /// raft, ballot otherwise].
     #[arg(long, env = "SYNOD_ELECTION", help_heading = GROUPS)]
     pub election: Option<ElectionKind>,

@@ -7,9 +7,8 @@
 
 use std::time::Duration;
 
-use synod_consensus::{ElectionKind, MeasuredOption};
+use synod_consensus::MeasuredOption;
 use synod_replica::{Skips, StateTransfer};
-use synod_server::node::measured;
 
 use super::{
     config::{ConfigError, protocol, wrong},
@@ -73,13 +72,6 @@ pub fn check_start(tuning: &Tuning) -> Result<(), ConfigError> {
     if tuning.laboratory {
         return Ok(());
     }
-    if tuning.election == Some(ElectionKind::Latency) {
-        return wrong(
-            "election",
-            ElectionKind::Latency,
-            format!("{}; accepted: another, {AS_OTHERS}", measured::LATENCY),
-        );
-    }
     if let Some(groups) = tuning.groups.filter(|groups| groups.merged.is_some_and(|take| take.get() > 1)) {
         let why = format!(
             "executes several batches of a group in a row, which exists to be measured; accepted: merge:{}, {AS_OTHERS}",
@@ -139,12 +131,7 @@ mod tests {
             assert!(started(line).expect_err(line).contains("exists to be measured"), "{line}");
             started(&format!("{line} --laboratory")).expect(line);
         }
-        let latency = started("--election latency").expect_err("it may lose its leader");
-        assert!(
-            latency.contains("--election latency: moves the leader") && latency.contains("--laboratory"),
-            "{latency}"
-        );
-        started("--election latency --laboratory").expect("a laboratory's");
+        started("--election latency").expect("it serves");
         started("--protocol raft --options replication=gossip-status,peer-repair=on,vote-gossip=on").unwrap();
         started("--protocol ring --options ring-order=measured,ring-voters=accept").unwrap();
         let joins = "--initial-cluster a=http://h:1 --initial-cluster-state existing";
