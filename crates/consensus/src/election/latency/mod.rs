@@ -18,8 +18,8 @@
 //! Phase 1 of the protocol: the chosen member is asked to take over, and the old leader goes on until it has.
 //!
 //! The source lets the chosen process lead at once and as often as it is chosen. Here it makes sure first that it can
-//! (`Preparation`), a member that failed is left out for a while (`Abstention`), and nobody is chosen while an operator's
-//! wish counts (`Wish`).
+//! (`Preparation`), a member that failed is left out for a while (`Abstention`), and nobody is chosen while an
+//! operator's wish counts (`Wish`).
 
 mod abstention;
 mod detector;

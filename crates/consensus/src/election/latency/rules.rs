@@ -21,8 +21,9 @@ rules! {
         None
     }
 
-    /// Whether a member that said of a cycle that an operator moved leadership away from it counts as if it said so in the
-    /// next one: while it is reachable, since its process may have slept for a moment. One that ended wishes nothing.
+    /// Whether a member that said of a cycle that an operator moved leadership away from it counts as if it said so
+    /// in the next one: while it is reachable, since its process may have slept for a moment. One that ended wishes
+    /// nothing.
     fn wish_of_next_cycle(said: bool, reached: bool) -> bool {
         said && reached
     }
@@ -39,8 +40,8 @@ rules! {
         wanted == leader
     }
 
-    /// Every member remembers that a leader failed when another takes the place of a silent one, and not only the member
-    /// that takes it: that one may hand over.
+    /// Every member remembers that a leader failed when another takes the place of a silent one, and not only the
+    /// member that takes it: that one may hand over.
     fn remembers_failure(silent: bool, _takes_its_place: bool) -> bool {
         silent
     }

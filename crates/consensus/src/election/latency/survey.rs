@@ -29,8 +29,8 @@ pub(super) struct Report<'a> {
 }
 
 impl Survey {
-    /// The first cycle of a leader. `handed_over` is the member that asked it to lead: an operator may have wished that,
-    /// until that member says otherwise.
+    /// The first cycle of a leader. `handed_over` is the member that asked it to lead: an operator may have wished
+    /// that, until that member says otherwise.
     pub(super) fn new(number: u64, ends_at: Time, members: usize, handed_over: Option<usize>) -> Survey {
         let by_wish = (0..members).map(|member| handed_over == Some(member)).collect();
         Survey { number, ends_at, rows: vec![None; members], by_wish }
