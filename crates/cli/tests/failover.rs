@@ -18,8 +18,13 @@ fn ask(endpoints: &str, what: &[&str]) -> Output {
 
 #[test]
 fn a_leader_whose_process_has_ended_is_replaced_without_waiting_for_its_silence() {
-    for (protocol, election) in [("multipaxos", "ballot"), ("multipaxos", "rotating"), ("raft", "randomized")]
-    {
+    let elections = [
+        ("multipaxos", "ballot"),
+        ("multipaxos", "rotating"),
+        ("sequence-paxos", "latency"),
+        ("raft", "randomized"),
+    ];
+    for (protocol, election) in elections {
         let folder = tempfile::tempdir().unwrap();
         let timeout = format!("--election-timeout={}", ELECTION_TIMEOUT.as_millis());
         let flags = [

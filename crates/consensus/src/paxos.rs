@@ -471,9 +471,9 @@ pub(crate) trait Paxos: Leads {
     }
 
     /// An operator wants a member to lead in place of this replica.
-    fn transfer(&mut self, to: ReplicaId, effects: &mut Effects) {
+    fn transfer(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
         if self.role() == Role::Leader {
-            self.common_mut().election.wishes(to);
+            self.common_mut().election.wishes(to, now);
             self.ask_to_lead(to, effects);
         }
     }

@@ -144,7 +144,7 @@ macro_rules! protocol {
                     Control::Installed { slot, delivered, .. } => self.installed(slot, delivered, effects),
                     Control::Trim(slot) => self.trim(slot, effects),
                     Control::Backlogged(backlogged) => self.common.backlogged = backlogged,
-                    Control::Transfer(to) => self.transfer(to, effects),
+                    Control::Transfer(to) => self.transfer(now, to, effects),
                     // The replica layer changes members by a new epoch.
                     Control::ChangeVoters { .. } => {}
                 }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use synod_consensus::{ElectionKind, MeasuredOption, ProtocolKind};
+use synod_consensus::{MeasuredOption, ProtocolKind};
 use synod_replica::{Skips, StateTransfer};
 use synod_server::node::measured;
 
@@ -72,13 +72,6 @@ pub fn check_replica(tuning: &Tuning) -> Result<(), ConfigError> {
 pub fn check_start(tuning: &Tuning) -> Result<(), ConfigError> {
     if tuning.laboratory {
         return Ok(());
-    }
-    if tuning.election == Some(ElectionKind::Latency) {
-        return wrong(
-            "election",
-            ElectionKind::Latency,
-            format!("{}; accepted: another, {AS_OTHERS}", measured::LATENCY),
-        );
     }
     if protocol(tuning) == ProtocolKind::KernelPaxos {
         return wrong(
@@ -146,12 +139,7 @@ mod tests {
             assert!(started(line).expect_err(line).contains("exists to be measured"), "{line}");
             started(&format!("{line} --laboratory")).expect(line);
         }
-        let latency = started("--election latency").expect_err("it may lose its leader");
-        assert!(
-            latency.contains("--election latency: moves the leader") && latency.contains("--laboratory"),
-            "{latency}"
-        );
-        started("--election latency --laboratory").expect("a laboratory's");
+        started("--election latency").expect("it serves");
         let kernel = started("--protocol kernel-paxos").expect_err("nobody has read it");
         assert!(
             kernel.contains("--protocol kernel-paxos: is new") && kernel.contains("--laboratory"),

@@ -101,7 +101,7 @@ pub trait Election: CloneElection + std::fmt::Debug + Send {
     }
 
     /// Tells that an operator wants this member to lead in place of this replica.
-    fn wishes(&mut self, _to: ReplicaId) {}
+    fn wishes(&mut self, _to: ReplicaId, _now: Time) {}
 
     /// Tells that this replica leads and decides nothing although it should, so that another may try, or that
     /// it decides again.

@@ -115,6 +115,14 @@ impl Rotating {
         self.owner
     }
 
+    /// Whether the owner of the round that was promised last has been silent for half of the time-out, or its machine
+    /// refuses this replica. A leader that hands over is heard until another takes its place: heartbeats are at most a
+    /// third of the time-out apart.
+    pub(super) fn owner_is_silent(&self, now: Time) -> bool {
+        let refuses = self.owner.is_some_and(|owner| self.departures.refuses(owner));
+        refuses || self.sign.is_none_or(|sign| now.since(sign) >= self.timeout / 2)
+    }
+
     /// Whether the owner of the current round is taken for gone.
     fn owner_is_gone(&self, now: Time) -> bool {
         self.owner.is_some_and(|owner| self.departures.is_gone(now, owner))

@@ -1,5 +1,6 @@
 //! What a server refuses of a change before it is proposed, and how far a group has followed the first one.
 
+use synod_consensus::ElectionKind;
 use synod_node::Handle;
 use synod_replica::{Membership, Placement};
 use synod_wire::ReplicaId;
@@ -32,6 +33,16 @@ pub(super) fn check_others_follow(
                 members_pending(&group, first)
             )));
         }
+    }
+    Ok(())
+}
+
+/// Refuses a change to an election that 0.2.0 passes over, while a member may run it.
+pub(super) fn check_all_know_election(group: &Group, change: &Change) -> Result<(), ChangeError> {
+    if matches!(change, Change::Order { election: ElectionKind::Latency, .. }) && !group.names_births() {
+        let why = "election latency: a member may run 0.2.0, which does not know it and would part from the others: let all voters run \
+                   0.3.0 or later and meet, until the group names their data directories (docs/upgrading.md)";
+        return Err(ChangeError::Unacceptable(why.to_owned()));
     }
     Ok(())
 }
@@ -88,6 +99,22 @@ mod tests {
     use synod_wire::Slot;
 
     use super::*;
+
+    #[test]
+    fn an_election_that_a_member_may_not_know_waits_until_all_have_met() {
+        let options = synod_consensus::Options::default();
+        let mut group = Group::of(&options, [1, 2, 3].map(ReplicaId));
+        let change = |election| Change::Order {
+            protocol: options.protocol,
+            election,
+            overrides: synod_consensus::Overrides::default(),
+        };
+        check_all_know_election(&group, &change(ElectionKind::Rotating)).expect("every release knows it");
+        let why = check_all_know_election(&group, &change(ElectionKind::Latency)).unwrap_err().to_string();
+        assert!(why.contains("let all voters run 0.3.0"), "{why}");
+        group.members[1].birth = Some(7);
+        check_all_know_election(&group, &change(ElectionKind::Latency)).expect("all have met");
+    }
 
     #[test]
     fn learners_that_are_to_vote_do_not_count() {

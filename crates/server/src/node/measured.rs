@@ -4,15 +4,11 @@
 //! laboratory. A group that has one already goes on with it, as does a replica that was started with one of its own,
 //! and the server warns.
 
-use synod_consensus::{ElectionKind, Overrides, ProtocolKind};
+use synod_consensus::{Overrides, ProtocolKind};
 use synod_replica::{Change, Group};
 
 /// What to do in place of taking an option that exists to be measured.
 const OTHERWISE: &str = "or any value on servers that run with --laboratory";
-
-/// Why the latency-aware election does not serve yet.
-pub const LATENCY: &str = "moves the leader back to a replica that keeps failing, and may undo move-leader when a member falls silent for \
-                       a moment, so that service is missing more often than with other elections";
 
 /// Why Kernel Paxos does not serve yet.
 pub const KERNEL_PAXOS: &str = "is new, and nobody but its author has read it; over TCP it does what multipaxos with decision=all does, with a \
@@ -21,12 +17,7 @@ pub const KERNEL_PAXOS: &str = "is new, and nobody but its author has read it; o
 /// Why a server without `--laboratory` refuses a change: it would give the group an option that exists to be measured.
 /// An option that the group has already may stay.
 pub(super) fn refused(group: &Group, change: &Change) -> Option<String> {
-    let Change::Order { protocol, election, overrides } = change else { return None };
-    if *election == ElectionKind::Latency && group.election != ElectionKind::Latency {
-        return Some(format!(
-            "--election latency {LATENCY}; accepted: another, or latency on servers that run with --laboratory"
-        ));
-    }
+    let Change::Order { protocol, overrides, .. } = change else { return None };
     if *protocol == ProtocolKind::KernelPaxos && group.protocol != ProtocolKind::KernelPaxos {
         return Some(format!(
             "--protocol kernel-paxos {KERNEL_PAXOS}; accepted: another, or kernel-paxos on servers that run with --laboratory"
@@ -97,14 +88,6 @@ mod tests {
     #[test]
     fn a_change_may_keep_what_exists_to_be_measured_and_not_add_it() {
         let paxos = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
-        let latency = Change::Order {
-            protocol: ProtocolKind::MultiPaxos,
-            election: ElectionKind::Latency,
-            overrides: paxos.overrides.clone(),
-        };
-        assert!(
-            refused(&paxos, &latency).expect("it is new").contains("on servers that run with --laboratory")
-        );
         let kernel = Group::of(&Options::of(ProtocolKind::KernelPaxos), [1, 2, 3].map(ReplicaId));
         let change = order(&kernel, "window-max=8");
         assert!(

@@ -12,11 +12,11 @@
 //! Settings that belong to the group are used as the group has them. A replica that joins first asks for the group
 //! (`join.rs`). One that runs tells the group its name and the addresses for its clients (`membership.rs`), and a
 //! leader that is told to stop hands over before. `obstacles.rs` knows what keeps it from other members, and
-//! [`measured`] which options serve in a laboratory only.
+//! `measured.rs` which options serve in a laboratory only.
 
 mod changes;
 mod join;
-pub mod measured;
+mod measured;
 mod membership;
 mod obstacles;
 mod replica;

@@ -11,7 +11,9 @@ use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    changes::{adds_too_many_learners, check_others_follow, leaving, members_pending},
+    changes::{
+        adds_too_many_learners, check_all_know_election, check_others_follow, leaving, members_pending,
+    },
     measured,
     obstacles::Obstacles,
 };
@@ -301,6 +303,7 @@ impl Replica for OnNode {
             if let Some(why) = measured::refused(&group, &change).filter(|_| !self.fixed.laboratory) {
                 return Err(ChangeError::Unacceptable(why));
             }
+            check_all_know_election(&group, &change)?;
             if adds_too_many_learners(&group, &change, self.fixed.learners_max) {
                 // What the group itself refuses, as an address that is taken, is said first, as by etcd.
                 let request = ChangeRequest { expected: group.version, change };

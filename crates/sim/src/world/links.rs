@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_consensus::Link;
+use synod_consensus::{Class, Link};
 use synod_host::Input;
 use synod_replica::{Event, History, Met, PeerMessage};
 use synod_wire::{GroupId, ReplicaId, Slot};
 
-use super::{Happening, World};
+use super::{FIRST, Happening, World};
 use crate::{
     chart::{Key, Lane},
     check::{Checked, Invariant, Violation, demand},
@@ -60,6 +60,9 @@ impl World {
         checks.situations.see(&Sight::Sends { from, to, message });
         checks.batches.sent(message);
         if let PeerMessage::Protocol { epoch, message } = message {
+            if group == FIRST && message.body().class() == Class::Transfer {
+                self.trials.asked_to_lead(to);
+            }
             let more = message.body().promise_page().is_some_and(|page| page.more);
             if more && self.plan.faults.between_pages.hit(&mut self.rng) {
                 self.queue.push(self.now, Happening::Crash { of: from, life });

@@ -8,7 +8,8 @@
 //!   something that had not been
 //!   proposed before the cut;
 //! - from then on no other replica begins to lead, and that replica leads in the same ballot to the end. A leader
-//!   with a latency-aware election may hand over to a better one, which serves within an election time-out.
+//!   with a latency-aware election may hand over to a better one, twice at most: only a replica that was asked to take
+//!   over leads next, and it serves within an election time-out.
 //!
 //! Raft's election is put through the same trials; it need only recover afterwards.
 
@@ -41,6 +42,8 @@ fn serves_within(election: ElectionKind) -> Option<u32> {
 /// Election time-outs within which another replica serves after a leader that may hand over has gone: less than it
 /// takes to notice that a leader is gone, and to elect another.
 const MOVES_WITHIN: u32 = 1;
+/// How often leadership may move with a latency-aware election while a cut lasts.
+const MOVES_MAX: u32 = 2;
 /// Election timeouts that a cut lasts.
 const LASTS: u32 = 10;
 /// Election timeouts in which a cluster must work before a trial; otherwise there is none.
@@ -56,6 +59,10 @@ pub(super) struct Trials {
     rng: Rng,
     left: u32,
     phase: Phase,
+    /// The replicas that were asked to take over since links were cut.
+    asked: Vec<usize>,
+    /// How often leadership has moved since.
+    moves: u32,
     /// How rough the world is between trials.
     rough: Option<(NetworkPlan, Odds, Odds)>,
 }
@@ -89,12 +96,19 @@ struct Cut {
 
 impl Trials {
     pub(super) fn new(trials: u32, rng: Rng) -> Trials {
-        Trials { rng, left: trials, phase: Phase::Between, rough: None }
+        Trials { rng, left: trials, phase: Phase::Between, asked: Vec::new(), moves: 0, rough: None }
     }
 
     /// Whether nothing else must go wrong now.
     pub(super) fn is_on(&self) -> bool {
         !matches!(self.phase, Phase::Between)
+    }
+
+    /// A leader asks a replica to take over.
+    pub(super) fn asked_to_lead(&mut self, heir: usize) {
+        if self.is_on() && !self.asked.contains(&heir) {
+            self.asked.push(heir);
+        }
     }
 }
 
@@ -168,17 +182,21 @@ impl World {
     ) -> Result<bool, Violation> {
         let same = self.leads_in(leader) == Some(ballot) && self.coverage.elections == elections;
         let moves = self.plan.settings.consensus.election == ElectionKind::Latency;
-        self.demand_of_election(same || moves, || {
+        let may_move = moves && !self.trials.asked.is_empty() && self.trials.moves < MOVES_MAX;
+        self.demand_of_election(same || may_move, || {
             format!(
                 "r{} led in {ballot}, and did not go on, or somebody else began to lead, although links \
-                 stayed as they were {:?} ago ({}); {}",
+                 stayed as they were {:?} ago ({}), after {} moves of leadership; asked to take over: {}; {}",
                 leader + 1,
                 self.now.since(cut.since),
                 cut.topology,
+                self.trials.moves,
+                in_words(&self.trials.asked),
                 self.roles()
             )
         })?;
         if !same && moves {
+            self.trials.moves += 1;
             let cut = Cut { proposed: self.checks[FIRST].votes.highest(), ..cut };
             self.trials.phase = Phase::Moving { cut, since: self.now };
             // So that there is something to decide.
@@ -208,9 +226,17 @@ impl World {
                 self.roles()
             )
         })?;
-        if let Some(leader) = leader {
-            self.goes_on(cut, leader);
-        }
+        let Some(leader) = leader else { return Ok(()) };
+        self.demand_of_election(self.trials.asked.contains(&leader), || {
+            format!(
+                "r{} leads ({}), and was not asked to take over, as were {}; {}",
+                leader + 1,
+                cut.topology,
+                in_words(&self.trials.asked),
+                self.roles()
+            )
+        })?;
+        self.goes_on(cut, leader);
         Ok(())
     }
 
@@ -286,6 +312,7 @@ impl World {
         let connected: Vec<usize> = (0..replicas).filter(|&of| reaches(of)).collect();
         let partition = self.cut(cut);
         let proposed = self.checks[FIRST].votes.highest();
+        (self.trials.asked, self.trials.moves) = (Vec::new(), 0);
         self.trials.phase =
             Phase::Electing(Cut { since: self.now, partition, topology, connected, proposed });
         // There must be something to order, wherever the next leader is.
@@ -297,13 +324,12 @@ impl World {
     fn must_serve(&mut self, cut: Cut) -> Checked {
         let leader = self.serving(&cut);
         self.demand_of_election(leader.is_some() || cut.connected.is_empty(), || {
-            let connected: Vec<String> = cut.connected.iter().map(|of| format!("r{}", of + 1)).collect();
             format!(
                 "{:?} after links were cut ({}), none of [{}], which are connected to a quorum, has decided \
                  anything beyond slot {}; {}",
                 self.now.since(cut.since),
                 cut.topology,
-                connected.join(" "),
+                in_words(&cut.connected),
                 cut.proposed,
                 self.roles()
             )
@@ -392,6 +418,11 @@ impl Topology {
             }
         }
     }
+}
+
+/// Replicas, as they are shown.
+fn in_words(replicas: &[usize]) -> String {
+    replicas.iter().map(|of| format!("r{}", of + 1)).collect::<Vec<_>>().join(" ")
 }
 
 /// The shortest duration of a run with trials.

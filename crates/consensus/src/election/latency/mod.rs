@@ -18,7 +18,8 @@
 //! Phase 1 of the protocol: the chosen member is asked to take over, and the old leader goes on until it has.
 //!
 //! The source lets the chosen process lead at once and as often as it is chosen. Here it makes sure first that it can
-//! (`Preparation`), and a member that failed is left out for a while (`Abstention`).
+//! (`Preparation`), a member that failed is left out for a while (`Abstention`), and nobody is chosen while an
+//! operator's wish counts (`Wish`).
 
 mod abstention;
 mod detector;
@@ -49,7 +50,7 @@ use crate::{Effects, Link, Members, Options, Record};
 /// For this many election time-outs a replica that failed to lead, or has just started, is not chosen; longer each
 /// time.
 const ABSTAINS_TIMEOUTS: u32 = 2;
-/// For this many election time-outs nobody is chosen after an operator moved leadership; longer each time.
+/// For this many election time-outs nobody is chosen after an operator moved leadership.
 const WISH_TIMEOUTS: u32 = 64;
 /// The highest bit of a number of a ping says that it tests whether a replica could take over.
 pub(super) const TEST: u64 = 1 << 63;
@@ -71,6 +72,13 @@ impl Default for Tuning {
     fn default() -> Tuning {
         Tuning { tolerance: Duration::from_millis(5), misses: 2 }
     }
+}
+
+/// An operator wants a member to lead, and that counts until then.
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    heir: ReplicaId,
+    ends_at: Time,
 }
 
 /// The election of one replica.
@@ -98,16 +106,19 @@ pub struct LatencyAware {
     heir: Option<ReplicaId>,
     /// Whether this replica leads or tries to.
     is_active: bool,
-    /// The member that an operator wants to lead in place of this replica, which leads.
-    wished: Option<ReplicaId>,
-    /// For how long this replica is not chosen since it failed, and since an operator moved leadership away.
+    /// What an operator wants of this replica, which leads.
+    wished: Option<Wish>,
+    /// The same after it was followed, while the member leads that the operator wanted.
+    kept: Option<Wish>,
+    /// For how long this replica is not chosen since it failed.
     abstains: Abstention,
-    keeps_wish: Abstention,
-    /// The same of other members: each that fell silent while it led, and that this replica replaced. It may have
-    /// forgotten that with its process.
+    /// The same of other members: each that fell silent while it led, and was replaced. It may have forgotten that with
+    /// its process.
     doubts: Vec<Abstention>,
     /// What this replica makes sure of, having been asked to take over.
     preparation: Option<Preparation>,
+    /// The leader that asked this replica, which stood for that reason.
+    asked_by: Option<ReplicaId>,
     /// How often it was asked.
     prepared: u64,
 }
@@ -132,10 +143,11 @@ impl LatencyAware {
             heir: None,
             is_active: false,
             wished: None,
+            kept: None,
             abstains: Abstention::new(timeout * ABSTAINS_TIMEOUTS),
-            keeps_wish: Abstention::new(timeout * WISH_TIMEOUTS),
             doubts: vec![Abstention::new(timeout * ABSTAINS_TIMEOUTS); members.count()],
             preparation: None,
+            asked_by: None,
             prepared: 0,
             members,
         };
@@ -154,7 +166,7 @@ impl LatencyAware {
 
     /// What this replica says of itself to a leader that asks.
     fn report(&self, now: Time) -> Report<'_> {
-        let by_wish = self.keeps_wish.is_on(now);
+        let by_wish = self.kept.is_some_and(|wish| now < wish.ends_at);
         let able = self.fit && !self.lags && !by_wish && !self.abstains.is_on(now);
         Report { able, by_wish, times: self.detector.times() }
     }
@@ -180,7 +192,7 @@ impl LatencyAware {
         let best = survey.best(&self.members, self.detector.times(), self.tolerance);
         self.heir = best.map(|best| rules.heir(best, me));
         self.asked += 1;
-        self.survey = Some(survey.next(self.asked, now + self.period, &rules));
+        self.survey = Some(survey.next(self.asked, now + self.period, self.detector.times(), &rules));
         self.tell_all(Message::AskTimes { number: self.asked }, effects);
     }
 
@@ -200,6 +212,28 @@ impl LatencyAware {
 
     fn tell_all(&self, message: Message, effects: &mut Effects) {
         effects.send_each(self.members.peers(), message, Lsn::ZERO);
+    }
+
+    /// A member leads, or tries to, in place of another. Whether that one failed counts for longer than its process.
+    fn remember_failure(&mut self, successor: ReplicaId, now: Time) {
+        let (me, rules) = (self.members.me(), self.rules());
+        let replaced = self.failures.owner().filter(|&owner| owner != me && owner != successor);
+        let Some(index) = replaced.and_then(|owner| self.members.index(owner)) else { return };
+        if rules.remembers_failure(self.failures.owner_is_silent(now), successor == me) {
+            self.doubts[index].begins(now, &rules);
+        }
+    }
+
+    /// A member leads, or tries to, in place of this replica, which did.
+    fn is_replaced(&mut self, successor: ReplicaId, now: Time) {
+        match self.wished.filter(|wish| wish.heir == successor && now < wish.ends_at) {
+            Some(Wish { heir, .. }) => {
+                self.kept = Some(Wish { heir, ends_at: now + self.timeout * WISH_TIMEOUTS });
+            }
+            // Also if it handed over by choice: two leaders that look far whenever they have much to do would hand over
+            // to each other all the time.
+            None => self.abstain(now),
+        }
     }
 
     /// Stops asking: this replica does not lead, or no longer.
@@ -276,18 +310,14 @@ impl Election for LatencyAware {
     }
 
     fn promised(&mut self, ballot: Ballot, now: Time) {
+        self.remember_failure(ballot.replica, now);
         self.failures.promised(ballot, now);
         self.ends_survey();
         self.preparation = None;
-        let is_mine = ballot.replica == self.members.me();
+        let (is_mine, rules) = (ballot.replica == self.members.me(), self.rules());
+        self.kept = self.kept.filter(|wish| rules.keeps_wish(wish.heir, ballot.replica));
         if self.is_active && !is_mine {
-            if self.wished == Some(ballot.replica) {
-                self.keeps_wish.begins(now, &self.rules());
-            } else {
-                // Also if it handed over by choice: two leaders that look far whenever they have much to do would
-                // hand over to each other all the time.
-                self.abstain(now);
-            }
+            self.is_replaced(ballot.replica, now);
         }
         self.is_active = is_mine;
         self.wished = None;
@@ -327,8 +357,8 @@ impl Election for LatencyAware {
         false
     }
 
-    fn wishes(&mut self, to: ReplicaId) {
-        self.wished = Some(to);
+    fn wishes(&mut self, to: ReplicaId, now: Time) {
+        self.wished = Some(Wish { heir: to, ends_at: now + self.rules().wish_waits(self.timeout) });
     }
 
     fn stalls(&mut self, stalls: bool) {
@@ -344,7 +374,8 @@ impl Election for LatencyAware {
         // The first cycle asks nobody, and so chooses nobody. Answers to an earlier leadership's last question are
         // late.
         self.asked += 1;
-        self.survey = Some(Survey::new(self.asked, now, self.members.count()));
+        let handed_over = self.asked_by.take().and_then(|leader| self.members.index(leader));
+        self.survey = Some(Survey::new(self.asked, now, self.members.count(), handed_over));
     }
 
     fn answered(&mut self, from: ReplicaId, now: Time) {
@@ -371,19 +402,18 @@ impl Election for LatencyAware {
     fn candidacy(&mut self, now: Time, current: Ballot, effects: &mut Effects) -> Option<Ballot> {
         if self.is_prepared() {
             self.preparation = None;
+            self.asked_by = self.failures.owner();
             return Some(self.next_ballot(current));
         }
         let ballot = self.failures.candidacy(now, current, effects)?;
-        let failed = self.failures.owner().filter(|&owner| owner != self.members.me());
-        if let Some(failed) = failed.and_then(|failed| self.members.index(failed)) {
-            let rules = self.rules();
-            self.doubts[failed].begins(now, &rules);
-        }
+        self.asked_by = None;
         Some(ballot)
     }
 
     fn advice(&self, now: Time) -> Advice {
-        match (self.failures.advice(now), self.heir) {
+        // While an operator's wish waits, nobody else is asked.
+        let heir = self.heir.filter(|_| self.wished.is_none_or(|wish| now >= wish.ends_at));
+        match (self.failures.advice(now), heir) {
             (Advice::Stay, Some(heir)) => Advice::HandTo(heir),
             (advice, _) => advice,
         }

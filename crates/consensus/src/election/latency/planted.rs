@@ -23,6 +23,14 @@ pub enum Bug {
     LastAnswerCounts,
     /// Only a member that lacks nothing takes over, while one that lags by a slot says that it could.
     StandsWithoutLag,
+    /// What a member says of an operator's wish counts in one cycle only.
+    ForgetsWish,
+    /// A wish that nobody followed counts when the wanted member leads later for another reason.
+    WishStays,
+    /// A replica says that it was moved although the member that an operator wanted leads no more.
+    KeepsWishOfGone,
+    /// Only the member that replaces a silent leader remembers that it failed.
+    OnlyReplacerRemembers,
 }
 
 impl Bug {
@@ -37,6 +45,10 @@ impl Bug {
         Bug::KeepsMatrix,
         Bug::LastAnswerCounts,
         Bug::StandsWithoutLag,
+        Bug::ForgetsWish,
+        Bug::WishStays,
+        Bug::KeepsWishOfGone,
+        Bug::OnlyReplacerRemembers,
     ];
 }
 
@@ -55,6 +67,12 @@ pub(super) fn rules(planted: Option<crate::Bug>) -> Rules {
         Bug::KeepsMatrix => rules.row_of_next_cycle = |row| row,
         Bug::LastAnswerCounts => rules.time_of = |lately| *lately.back().expect("an answer came"),
         Bug::StandsWithoutLag => rules.needs_decided = |_, known_now| known_now,
+        Bug::ForgetsWish => rules.wish_of_next_cycle = |_, _| false,
+        Bug::WishStays => rules.wish_waits = |_| std::time::Duration::MAX / 4,
+        Bug::KeepsWishOfGone => rules.keeps_wish = |_, _| true,
+        Bug::OnlyReplacerRemembers => {
+            rules.remembers_failure = |silent, takes_its_place| silent && takes_its_place
+        }
     }
     rules
 }

@@ -21,6 +21,31 @@ rules! {
         None
     }
 
+    /// Whether a member that said of a cycle that an operator moved leadership away from it counts as if it said so
+    /// in the next one: while it is reachable, since its process may have slept for a moment. One that ended wishes
+    /// nothing.
+    fn wish_of_next_cycle(said: bool, reached: bool) -> bool {
+        said && reached
+    }
+
+    /// How long a leader waits for the member that an operator wants to lead. If that one leads later, it does so for
+    /// another reason.
+    fn wish_waits(timeout: Duration) -> Duration {
+        timeout * 2
+    }
+
+    /// A replica that led before goes on saying that an operator moved it while the member leads that the operator
+    /// wanted.
+    fn keeps_wish(wanted: ReplicaId, leader: ReplicaId) -> bool {
+        wanted == leader
+    }
+
+    /// Every member remembers that a leader failed when another takes the place of a silent one, and not only the
+    /// member that takes it: that one may hand over.
+    fn remembers_failure(silent: bool, _takes_its_place: bool) -> bool {
+        silent
+    }
+
     /// A member answers each question of a leader, also one from which it learns of it (Algorithm 6.1, lines 18 to 25,
     /// where it is printed for a known leader alone; Lemma 6.6 needs all answers).
     fn answers_question(_knows_leader: bool) -> bool {

@@ -15,8 +15,9 @@ pub(super) struct Survey {
     ends_at: Time,
     /// What each member measured, if it reported and could lead.
     rows: Vec<Option<Vec<u64>>>,
-    /// Whether a member says that an operator moved leadership away from it.
-    by_wish: bool,
+    /// Whether each member said last that an operator moved leadership away from it. That counts until the member says
+    /// otherwise or is unreachable, since a report may be lost or late.
+    by_wish: Vec<bool>,
 }
 
 /// What a member reports.
@@ -28,33 +29,40 @@ pub(super) struct Report<'a> {
 }
 
 impl Survey {
-    pub(super) fn new(number: u64, ends_at: Time, members: usize) -> Survey {
-        Survey { number, ends_at, rows: vec![None; members], by_wish: false }
+    /// The first cycle of a leader. `handed_over` is the member that asked it to lead: an operator may have wished
+    /// that, until that member says otherwise.
+    pub(super) fn new(number: u64, ends_at: Time, members: usize, handed_over: Option<usize>) -> Survey {
+        let by_wish = (0..members).map(|member| handed_over == Some(member)).collect();
+        Survey { number, ends_at, rows: vec![None; members], by_wish }
     }
 
-    /// The cycle after this one.
-    pub(super) fn next(self, number: u64, ends_at: Time, rules: &Rules) -> Survey {
+    /// The cycle after this one. `mine` are the leader's own times.
+    pub(super) fn next(self, number: u64, ends_at: Time, mine: &[u64], rules: &Rules) -> Survey {
         let rows = self.rows.into_iter().map(|row| rules.row_of_next_cycle(row)).collect();
-        Survey { number, ends_at, rows, by_wish: false }
+        let reached = mine.iter().map(|&time| time != UNREACHABLE);
+        let said = self.by_wish.into_iter().zip(reached);
+        let by_wish = said.map(|(said, reached)| rules.wish_of_next_cycle(said, reached)).collect();
+        Survey { number, ends_at, rows, by_wish }
     }
 
     pub(super) fn ends_at(&self) -> Time {
         self.ends_at
     }
 
-    /// A member reports what it measured. Reports of other cycles, and of other members than there are, do not count.
+    /// A member reports what it measured. Times of other cycles, and of other members than there are, do not count.
     pub(super) fn reports(&mut self, member: usize, number: u64, report: Report<'_>) {
         let Report { able, by_wish, times } = report;
+        // A member that is so far that it answers in the next cycle says the same then.
+        self.by_wish[member] = by_wish;
         if number == self.number && times.len() == self.rows.len() {
             self.rows[member] = able.then(|| times.to_vec());
-            self.by_wish |= by_wish;
         }
     }
 
     /// The member that should lead in place of this replica, whose own times are `mine`; nobody after an operator moved
     /// leadership.
     pub(super) fn best(&self, members: &Members, mine: &[u64], tolerance: Duration) -> Option<ReplicaId> {
-        if self.by_wish {
+        if self.by_wish.contains(&true) {
             return None;
         }
         let me = members.me();

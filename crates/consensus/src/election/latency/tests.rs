@@ -209,14 +209,74 @@ fn a_replica_that_failed_or_was_moved_says_so_for_a_while_that_doubles() {
     assert_eq!(reports(&mut two, seconds(33), 3), Some((true, false)));
     two.promised(ballot(5, 2), seconds(40));
     two.leads(seconds(40));
-    two.wishes(ReplicaId(3));
+    two.wishes(ReplicaId(3), seconds(41));
     two.promised(ballot(6, 3), seconds(41));
     assert_eq!(reports(&mut two, seconds(41 + 95), 3), Some((false, true)));
     assert_eq!(reports(&mut two, seconds(41 + 96), 3), Some((true, false)));
 }
 
+/// Seconds for which r2 says that an operator moved it, each time that it is moved to r3 and leads again at once.
 #[test]
-fn a_leader_does_not_choose_one_that_it_replaced_since_it_fell_silent() {
+fn moves_that_repeat_count_no_longer_than_one() {
+    let mut two = one_of_three(2, None);
+    let mut now = Time::ZERO + ms(100_000);
+    for round in 1..12 {
+        two.promised(Ballot { round: 2 * round, replica: ReplicaId(2) }, now);
+        two.leads(now);
+        two.wishes(ReplicaId(3), now);
+        now += ms(500);
+        two.promised(Ballot { round: 2 * round + 1, replica: ReplicaId(3) }, now);
+        assert_eq!(reports(&mut two, now, 3), Some((false, true)));
+        assert_eq!(reports(&mut two, now + ms(95_999), 3), Some((false, true)), "move {round}");
+        assert_eq!(reports(&mut two, now + ms(96_000), 3), Some((true, false)), "move {round}");
+    }
+}
+
+/// What r2 reports of a wish to r3, after it was moved or another leads.
+fn by_wish_after(planted: Option<Bug>, followed: Duration, then: Option<u64>) -> bool {
+    let mut two = one_of_three(2, planted);
+    let now = Time::ZERO + ms(100_000);
+    two.promised(Ballot { round: 2, replica: ReplicaId(2) }, now);
+    two.leads(now);
+    two.wishes(ReplicaId(3), now);
+    two.promised(Ballot { round: 3, replica: ReplicaId(3) }, now + followed);
+    if let Some(other) = then {
+        two.promised(Ballot { round: 4, replica: ReplicaId(other) }, now + followed);
+    }
+    let (_, by_wish) = reports(&mut two, now + followed, then.unwrap_or(3)).expect("it is asked");
+    by_wish
+}
+
+/// A wish that was not followed within two time-outs says nothing of a later move.
+fn lets_a_wish_lapse(planted: Option<Bug>) -> bool {
+    assert!(by_wish_after(planted, TIMEOUT * 2 - ms(1), None));
+    !by_wish_after(planted, TIMEOUT * 2, None)
+}
+
+/// The member that an operator wanted is gone, and another leads.
+fn drops_the_wish_with_its_leader(planted: Option<Bug>) -> bool {
+    assert!(by_wish_after(planted, ms(10), Some(3)));
+    !by_wish_after(planted, ms(10), Some(1))
+}
+
+#[test]
+fn a_leader_asks_nobody_else_while_a_wish_waits() {
+    let mut one = one_of_three(1, None);
+    let now = Time::ZERO + ms(100_000);
+    one.leads(now);
+    one.answered(ReplicaId(2), now);
+    one.heir = Some(ReplicaId(2));
+    assert_eq!(one.advice(now), Advice::HandTo(ReplicaId(2)));
+    one.wishes(ReplicaId(3), now);
+    assert_eq!(one.advice(now), Advice::Stay);
+    let later = now + TIMEOUT * 2;
+    one.answered(ReplicaId(2), later);
+    assert_eq!(one.advice(later), Advice::HandTo(ReplicaId(2)));
+}
+
+#[test]
+fn a_leader_that_fell_silent_is_not_chosen_and_one_that_hands_over_may_be() {
+    let doubts = |election: &LatencyAware, now| [0, 1, 2].map(|member| election.doubts[member].is_on(now));
     let mut two = one_of_three(2, None);
     let mut effects = Effects::new(Lsn::ZERO);
     let r1_led = Ballot { round: 1, replica: ReplicaId(1) };
@@ -227,7 +287,20 @@ fn a_leader_does_not_choose_one_that_it_replaced_since_it_fell_silent() {
     let willing = Message::RehearseReply { ballot, willing: true, highest: Ballot::ZERO };
     two.receive(due, ReplicaId(3), &willing, &mut effects);
     assert_eq!(two.candidacy(due, r1_led, &mut effects), Some(ballot));
-    assert!(two.doubts[0].is_on(due) && !two.doubts[1].is_on(due) && !two.doubts[2].is_on(due));
+    two.promised(ballot, due);
+    assert_eq!(doubts(&two, due), [true, false, false]);
+    // So does a member that neither led nor leads, unless it heard the old leader lately.
+    for (heard, refused, expected) in [(400, false, true), (600, false, false), (600, true, true)] {
+        let mut three = one_of_three(3, None);
+        three.promised(r1_led, Time::ZERO);
+        three.heard_leader(Time::ZERO + ms(heard));
+        if refused {
+            three.link(Time::ZERO, ReplicaId(1), Link::Refused, &mut effects);
+        }
+        let now = Time::ZERO + ms(600) + TIMEOUT / 2 - ms(100);
+        three.promised(ballot, now);
+        assert_eq!(doubts(&three, now), [expected, false, false]);
+    }
 }
 
 /// Whether a replica that was asked to take over stands, where these things are so: its record is durable, this member
@@ -416,10 +489,58 @@ fn stays_where_it_is_busy(planted: Option<Bug>) -> bool {
     network.leader() == Some(2) && network.changes.len() == 1
 }
 
+/// An operator moves leadership to a far member, and the one that led before sleeps for a moment.
+fn follows_a_wish_whose_member_sleeps(planted: Option<Bug>) -> bool {
+    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let mut network = Network::with(planted, 7, &green_and_red(30), tuning, 0);
+    network.try_to_lead(2, Ballot { round: 3, replica: ReplicaId(3) });
+    network.run_until(seconds(20));
+    network.transfer(2, 0);
+    network.run_until(seconds(25));
+    assert_eq!(network.leader(), Some(0));
+    for start in [25, 40, 60] {
+        network.run_until(seconds(start));
+        network.members[2].is_up = false;
+        network.run_until(seconds(start) + ms(1100));
+        network.members[2].is_up = true;
+    }
+    network.run_until(seconds(90));
+    network.leader() == Some(0)
+}
+
+/// The best of five members crashes whenever it leads, and another near one exists. The member that replaces it is far
+/// and hands over.
+fn is_remembered_by_all(planted: Option<Bug>) -> bool {
+    let (best, near) = (3, 1);
+    let far = |from: usize, to: usize| match (from == to, [from, to]) {
+        (true, _) => 0,
+        (_, ends) if ends.contains(&best) => 1,
+        (_, ends) if ends.contains(&near) => 5,
+        _ => 60,
+    };
+    let delays: Vec<Vec<u64>> = (0..5).map(|from| (0..5).map(|to| far(from, to)).collect()).collect();
+    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let mut network = Network::with(planted, 9, &delays, tuning, 0);
+    network.try_to_lead(0, Ballot { round: 1, replica: ReplicaId(1) });
+    while network.now < seconds(300) {
+        let soon = network.now + ms(500);
+        network.run_until(soon);
+        if network.members[best].leads && network.members[best].is_up {
+            network.crash(best);
+            let replaced = network.now + TIMEOUT * 4;
+            network.run_until(replaced);
+            network.restart(best);
+        }
+    }
+    let often = network.changes.iter().filter(|(_, id)| *id == ReplicaId(4)).count();
+    assert!(often > 1, "it leads again");
+    often < 10
+}
+
 /// A bug, and a scene that goes well without it.
 type Scene = (Bug, fn(Option<Bug>) -> bool);
 
-const SCENES: [Scene; 9] = [
+const SCENES: [Scene; 13] = [
     (Bug::StandsBeforeRecord, serves_while_the_disk_of_the_best_hangs),
     (Bug::StandsWithoutQuorum, serves_while_the_best_is_cut_off),
     (Bug::NeverAbstains, leads_seldom_where_it_fails),
@@ -429,6 +550,10 @@ const SCENES: [Scene; 9] = [
     (Bug::KeepsMatrix, leaves_out_the_crashed),
     (Bug::LastAnswerCounts, stays_where_it_is_busy),
     (Bug::StandsWithoutLag, |planted| would_stand(planted, true, Some(1), 5)),
+    (Bug::ForgetsWish, follows_a_wish_whose_member_sleeps),
+    (Bug::WishStays, lets_a_wish_lapse),
+    (Bug::KeepsWishOfGone, drops_the_wish_with_its_leader),
+    (Bug::OnlyReplacerRemembers, is_remembered_by_all),
 ];
 
 #[test]

@@ -193,6 +193,13 @@ impl Network {
         self.write(at, Sent::Promised(ballot));
     }
 
+    /// An operator asks a member that leads to let another lead.
+    pub(super) fn transfer(&mut self, at: usize, to: usize) {
+        let (now, id) = (self.now, self.members[to].id);
+        self.members[at].election.wishes(id, now);
+        self.send(at, to, Sent::TakeOver);
+    }
+
     /// A member that does not lead stands if it should.
     fn stand(&mut self, at: usize, effects: &mut Effects) {
         let now = self.now;
