@@ -93,6 +93,16 @@ impl Message {
         }
     }
 
+    /// The ballot that it names.
+    fn ballot(&self) -> Option<Ballot> {
+        match self {
+            Message::Estimate { ballot, .. }
+            | Message::Vote { ballot, .. }
+            | Message::Acknowledgement { ballot, .. } => Some(*ballot),
+            Message::Here { .. } | Message::Ask { .. } | Message::Told { .. } => None,
+        }
+    }
+
     fn decided(&self) -> Slot {
         match self {
             Message::Estimate { decided, .. }
@@ -141,6 +151,8 @@ pub struct RoundsLog {
     received: BTreeMap<Round, BTreeMap<ReplicaId, Message>>,
     heard_before: ReplicaSet,
     heard_at: BTreeMap<ReplicaId, Time>,
+    /// The members to which there is no session.
+    down: ReplicaSet,
     /// What was sent in this round, for a session that begins; and the own letter, which counts once it is durable.
     said: Vec<(ReplicaId, Message)>,
     own: Option<(Message, Lsn)>,
@@ -180,6 +192,7 @@ impl RoundsLog {
             received: BTreeMap::new(),
             heard_before: ReplicaSet::default(),
             heard_at: BTreeMap::new(),
+            down: ReplicaSet::default(),
             said: Vec::new(),
             own: None,
             durable: effects.last_lsn(),
@@ -228,6 +241,15 @@ impl RoundsLog {
         !self.offers.is_empty() || self.slots.last() > self.slots.decided()
     }
 
+    /// The same, without what the letters of this phase see to.
+    fn has_more(&self) -> bool {
+        let Some((first, last, _)) = self.accepted else { return self.is_busy() };
+        let is_held = |offer: &Batch| self.slots.accepted_from(first).any(|(_, _, held, _)| held == offer);
+        self.slots.last() > last
+            || self.slots.decided().next() < first
+            || self.offers.iter().any(|offer| !is_held(offer))
+    }
+
     // Sending.
 
     /// Sends the letters of this round.
@@ -240,7 +262,7 @@ impl RoundsLog {
             self.slots.promise(self.ballot(), effects);
         }
         let (letter, after) = self.letter();
-        let here = Message::Here { round: self.round.0, decided: self.slots.decided(), busy: self.is_busy() };
+        let here = Message::Here { round: self.round.0, decided: self.slots.decided(), busy: self.has_more() };
         let is_for_all = !matches!(letter, Message::Estimate { .. });
         let is_for = |id| is_for_all || Some(id) == self.coordinator;
         let said = |&id| (id, if is_for(id) { letter.clone() } else { here.clone() });
@@ -257,7 +279,7 @@ impl RoundsLog {
     /// What this replica says in this round, and the record that has to be durable first. Nothing of a phase is said
     /// before the phase is promised.
     fn letter(&self) -> (Message, Lsn) {
-        let (ballot, decided, busy) = (self.ballot(), self.slots.decided(), self.is_busy());
+        let (ballot, decided, busy) = (self.ballot(), self.slots.decided(), self.has_more());
         let promised_lsn = self.slots.promised().1;
         let here = Message::Here { round: self.round.0, decided, busy };
         match self.place() {
@@ -340,9 +362,27 @@ impl RoundsLog {
             let elapsed = now.since(self.since);
             self.next_seen.get_or_insert(elapsed);
         }
+        if self.rests {
+            self.join(round, message);
+        }
         self.received.entry(round).or_default().insert(from, message.clone());
         self.begin_if_resting(now, effects);
         self.go_on(now, effects);
+    }
+
+    /// A letter of this round, or of a higher one, ends the rest. A replica that has said nothing of that phase yet
+    /// takes the coordinator that the letter names.
+    fn join(&mut self, round: Round, message: &Message) {
+        if round > self.round {
+            self.heard_before = ReplicaSet::default();
+            self.received = self.received.split_off(&round);
+            self.enter(round);
+        }
+        let phase = self.round.phase(PHASE);
+        let is_open = self.slots.promised().0.round < phase;
+        if let Some(ballot) = message.ballot().filter(|ballot| is_open && ballot.round == phase) {
+            self.coordinator = Some(ballot.replica);
+        }
     }
 
     fn begin_if_resting(&mut self, now: Time, effects: &mut Effects) {
@@ -619,12 +659,17 @@ impl Protocol for RoundsLog {
                 self.hear_own(now, effects);
             }
             Input::Link { peer, link } if link.begins_again() => {
+                let members = self.slots.members();
+                self.down = members.those(|id| id != peer && members.contains(self.down, id));
                 let after = self.accepted.map_or(Lsn::ZERO, |(.., lsn)| lsn).max(self.slots.promised().1);
                 let again = self.said.iter().filter(|(to, _)| *to == peer && !self.rests);
                 again.for_each(|(to, message)| effects.send(*to, message.clone(), after));
             }
-            Input::Link { peer, link: Link::Refused } => {
-                self.heard_at.remove(&peer);
+            Input::Link { peer, link } => {
+                self.down = self.down.union(self.members().only(peer));
+                if link == Link::Refused {
+                    self.heard_at.remove(&peer);
+                }
             }
             Input::Timer => self.on_timer(now, effects),
             Input::Control(Control::ReadIndex(token)) => self.read_index(now, token, effects),
@@ -634,7 +679,7 @@ impl Protocol for RoundsLog {
                     self.begin_if_resting(now, effects);
                 }
             }
-            Input::Propose { .. } | Input::Link { .. } => {}
+            Input::Propose { .. } => {}
         }
         self.drop_delivered(mark, effects);
     }
@@ -677,8 +722,11 @@ impl Protocol for RoundsLog {
         if self.is_mute() { Route::Nowhere } else { Route::Here }
     }
 
+    /// The last coordinator, or another while there is no session to it: nobody hears of a replica that falls silent
+    /// while all rest.
     fn caretaker(&self) -> Option<ReplicaId> {
-        self.coordinator
+        let is_up = |id: &ReplicaId| !self.members().contains(self.down, *id);
+        self.coordinator.filter(is_up).or_else(|| self.members().ids().iter().copied().find(is_up))
     }
 
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
@@ -700,3 +748,7 @@ impl Protocol for RoundsLog {
         self.heard_at.get(&voter).is_some_and(|&at| now.since(at) <= timeout)
     }
 }
+
+#[cfg(test)]
+#[path = "log_tests.rs"]
+mod tests;

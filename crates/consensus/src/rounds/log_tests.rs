@@ -1,0 +1,297 @@
+//! The log in rounds on a network that loses and delays, with replicas that crash and start again from what is durable.
+//! What peers tell beside the protocol ([`Control::Learn`]) is told here from what anybody has delivered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fastrand::Rng;
+use synod_wire::{Ballots, BatchBuilder, Incarnation, SessionId};
+
+use super::*;
+use crate::{Message as Any, ProtocolKind, Record};
+
+const MS: u64 = 1_000_000;
+
+enum Event {
+    Arrives(usize, ReplicaId, Any),
+    Durable(usize, u64, Lsn),
+    Timer(usize, u64),
+    Proposal(usize, Batch),
+    Crash(usize),
+    Start(usize),
+    Read(usize),
+}
+
+struct Node {
+    protocol: Option<Box<dyn Protocol>>,
+    effects: Effects,
+    life: u64,
+    durable: Lsn,
+    /// Records of this life that are not durable, and letters that wait for them.
+    pending: Vec<(Lsn, Record)>,
+    waiting: Vec<(Lsn, ReplicaId, Any)>,
+    disk: Vec<Record>,
+    delivered: Slot,
+    /// For each read its index once it is known, and what was decided when it began.
+    reads: BTreeMap<ReadToken, (u64, Slot)>,
+}
+
+struct World {
+    random: Rng,
+    now: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    numbers: u64,
+    nodes: Vec<Node>,
+    loss: f64,
+    decided: BTreeMap<Slot, (Ballots, Batch)>,
+    messages: u64,
+    answered: u64,
+}
+
+fn batch(number: u64) -> Batch {
+    let mut builder = BatchBuilder::new();
+    builder.push(SessionId(number % 5 + 1), number, number, b"x");
+    builder.finish()
+}
+
+fn options() -> Options {
+    let protocol: ProtocolKind = ROUNDS.register().unwrap();
+    Options { election_timeout: Duration::from_millis(300), ..Options::of(protocol) }
+}
+
+impl World {
+    fn new(n: usize, seed: u64, loss: f64) -> World {
+        let node = |_| Node {
+            protocol: None,
+            effects: Effects::new(Lsn::ZERO),
+            life: 0,
+            durable: Lsn::ZERO,
+            pending: Vec::new(),
+            waiting: Vec::new(),
+            disk: Vec::new(),
+            delivered: Slot::ZERO,
+            reads: BTreeMap::new(),
+        };
+        let mut world = World {
+            random: Rng::with_seed(seed),
+            now: 0,
+            queue: BTreeMap::new(),
+            numbers: 0,
+            nodes: (0..n).map(node).collect(),
+            loss,
+            decided: BTreeMap::new(),
+            messages: 0,
+            answered: 0,
+        };
+        (0..n).for_each(|me| world.start(me));
+        world
+    }
+
+    fn at(&mut self, after: u64, event: Event) {
+        self.numbers += 1;
+        self.queue.insert((self.now + after, self.numbers), event);
+    }
+
+    fn start(&mut self, me: usize) {
+        let members = Members::new((1..=self.nodes.len() as u64).map(ReplicaId), ReplicaId(me as u64 + 1));
+        let now = Time::from_nanos(self.now);
+        let node = &mut self.nodes[me];
+        node.life += 1;
+        let restart = Restart {
+            records: node.disk.clone(),
+            ..Restart::first(Incarnation(node.life))
+        };
+        node.effects = Effects::new(Lsn(node.disk.len() as u64));
+        node.durable = node.effects.last_lsn();
+        node.delivered = Slot::ZERO;
+        let protocol = RoundsLog::start(options(), members, &restart, now, &mut node.effects);
+        node.protocol = Some(Box::new(protocol));
+        self.carry_out(me);
+    }
+
+    fn crash(&mut self, me: usize) {
+        let node = &mut self.nodes[me];
+        node.protocol = None;
+        // A part of what was being written is there.
+        let kept = self.random.usize(..=node.pending.len());
+        node.disk.extend(node.pending.drain(..).take(kept).map(|(_, record)| record));
+        node.waiting.clear();
+        node.reads.clear();
+    }
+
+    fn step(&mut self, me: usize, input: Input) {
+        let now = Time::from_nanos(self.now);
+        let node = &mut self.nodes[me];
+        let Some(protocol) = &mut node.protocol else { return };
+        protocol.step(now, input, &mut node.effects);
+        self.carry_out(me);
+        self.catch_up(me);
+    }
+
+    /// Tells a replica what it lacks, as peers do.
+    fn catch_up(&mut self, me: usize) {
+        let Some(status) = self.nodes[me].protocol.as_ref().map(|protocol| protocol.status()) else { return };
+        if status.decided_elsewhere <= status.decided || self.random.u8(..4) > 0 {
+            return;
+        }
+        let slot = status.decided.next();
+        if let Some((ballots, batch)) = self.decided.get(&slot).cloned() {
+            self.step(me, Input::Control(Control::Learn { slot, ballots, batch, voters: None }));
+        }
+    }
+
+    fn carry_out(&mut self, me: usize) {
+        let now = Time::from_nanos(self.now);
+        let node = &mut self.nodes[me];
+        node.protocol.as_mut().expect("it runs").flush(now, &mut node.effects);
+        let effects: Vec<_> = node.effects.drain().collect();
+        for effect in effects {
+            self.effect(me, effect);
+        }
+    }
+
+    fn effect(&mut self, me: usize, effect: Effect) {
+        let life = self.nodes[me].life;
+        match effect {
+            Effect::Append { lsn, record } => {
+                self.nodes[me].pending.push((lsn, record));
+                let after = self.random.u64(MS / 10..2 * MS);
+                self.at(after, Event::Durable(me, life, lsn));
+            }
+            Effect::Send { to, message, after } => {
+                for &to in to.ids() {
+                    if after <= self.nodes[me].durable {
+                        self.send(me, to, message.clone());
+                    } else {
+                        self.nodes[me].waiting.push((after, to, message.clone()));
+                    }
+                }
+            }
+            Effect::Deliver { slot, ballots, batch } => {
+                assert_eq!(slot, self.nodes[me].delivered.next());
+                self.nodes[me].delivered = slot;
+                let (_, first) = self.decided.entry(slot).or_insert((ballots, batch.clone()));
+                assert_eq!(*first, batch, "two decisions in {slot}");
+            }
+            Effect::Deadline(at) if at != Time::NEVER => {
+                let after = at.as_nanos().saturating_sub(self.now).max(1);
+                self.at(after, Event::Timer(me, life));
+            }
+            Effect::ReadIndex { token, slot: Some(slot) } => {
+                let (_, least) = self.nodes[me].reads.remove(&token).expect("it was asked");
+                assert!(slot >= least, "a read at {slot}, and {least} was decided before it began");
+                self.answered += 1;
+            }
+            _ => {}
+        }
+    }
+
+    fn send(&mut self, me: usize, to: ReplicaId, message: Any) {
+        self.messages += 1;
+        if self.random.f64() >= self.loss {
+            let after = self.random.u64(MS / 2..3 * MS);
+            self.at(after, Event::Arrives(to.0 as usize - 1, ReplicaId(me as u64 + 1), message));
+        }
+    }
+
+    fn run(&mut self, until: u64) {
+        while let Some(((at, _), event)) = self.queue.pop_first() {
+            if at > until {
+                self.numbers += 1;
+                self.queue.insert((at, self.numbers), event);
+                break;
+            }
+            self.now = at;
+            match event {
+                Event::Arrives(to, from, message) => self.step(to, Input::Receive { from, message }),
+                Event::Durable(me, life, lsn) if life == self.nodes[me].life => self.became_durable(me, lsn),
+                Event::Timer(me, life) if life == self.nodes[me].life => self.step(me, Input::Timer),
+                Event::Proposal(me, batch) => self.step(me, Input::Propose { batch, awaited: true }),
+                Event::Crash(me) => self.crash(me),
+                Event::Start(me) if self.nodes[me].protocol.is_none() => self.start(me),
+                Event::Read(me) => self.read(me),
+                Event::Durable(..) | Event::Timer(..) | Event::Start(_) => {}
+            }
+        }
+        self.now = until;
+    }
+
+    fn read(&mut self, me: usize) {
+        self.numbers += 1;
+        let token = ReadToken(self.numbers);
+        let last = self.decided.keys().next_back().copied().unwrap_or_default();
+        if self.nodes[me].protocol.is_some() {
+            self.nodes[me].reads.insert(token, (self.now, last));
+            self.step(me, Input::Control(Control::ReadIndex(token)));
+        }
+    }
+
+    fn became_durable(&mut self, me: usize, lsn: Lsn) {
+        let node = &mut self.nodes[me];
+        if node.protocol.is_none() {
+            return;
+        }
+        node.durable = node.durable.max(lsn);
+        let written = node.pending.iter().take_while(|(at, _)| *at <= lsn).count();
+        node.disk.extend(node.pending.drain(..written).map(|(_, record)| record));
+        let leaves: Vec<_> = node.waiting.extract_if(.., |(after, ..)| *after <= lsn).collect();
+        leaves.into_iter().for_each(|(_, to, message)| self.send(me, to, message));
+        self.step(me, Input::Durable(lsn));
+    }
+}
+
+/// The batches that every replica has delivered.
+fn delivered(world: &World) -> BTreeSet<Vec<u8>> {
+    world.decided.values().map(|(_, batch)| batch.bytes().to_vec()).collect()
+}
+
+#[test]
+fn a_calm_group_orders_what_every_replica_proposes_and_rests() {
+    for n in [1, 3, 5] {
+        let mut world = World::new(n, 7, 0.0);
+        for number in 0..40 {
+            let me = number as usize % n;
+            world.at(number * 5 * MS, Event::Proposal(me, batch(number)));
+            world.at(number * 5 * MS + MS, Event::Read((me + 1) % n));
+        }
+        world.run(2_000 * MS);
+        assert!(world.nodes.iter().all(|node| node.delivered >= Slot(40)), "{n}: {}", world.nodes[0].delivered);
+        assert_eq!(delivered(&world).len(), 40);
+        assert_eq!(world.answered, 40);
+        let before = world.messages;
+        world.run(20_000 * MS);
+        assert_eq!(world.messages, before, "{n} replicas that have nothing to do are silent");
+    }
+}
+
+#[test]
+fn crashes_and_loss_leave_one_order() {
+    for seed in 0..60 {
+        let mut random = Rng::with_seed(seed);
+        let n = random.usize(2..=5);
+        let mut world = World::new(n, seed, [0.0, 0.1, 0.4][random.usize(..3)]);
+        for number in 0..60 {
+            world.at(random.u64(..2_000 * MS), Event::Proposal(random.usize(..n), batch(number)));
+            world.at(random.u64(..2_000 * MS), Event::Read(random.usize(..n)));
+        }
+        for _ in 0..random.usize(..12) {
+            let (me, at) = (random.usize(..n), random.u64(..2_000 * MS));
+            world.at(at, Event::Crash(me));
+            world.at(at + random.u64(MS..300 * MS), Event::Start(me));
+        }
+        world.run(2_500 * MS);
+        // Nothing goes wrong any more, and what is not there is proposed again.
+        world.loss = 0.0;
+        (0..n).for_each(|me| world.at(0, Event::Start(me)));
+        for again in 0..3 {
+            world.run((3_000 + 1_000 * again) * MS);
+            let there = delivered(&world);
+            for number in (0..60).filter(|number| !there.contains(&batch(*number).bytes().to_vec())) {
+                world.at(number * MS, Event::Proposal(number as usize % n, batch(number)));
+            }
+        }
+        world.run(8_000 * MS);
+        let last = world.decided.keys().next_back().copied().unwrap_or_default();
+        assert!((0..60).all(|it| delivered(&world).contains(&batch(it).bytes().to_vec())), "seed {seed}");
+        assert!(world.nodes.iter().all(|node| node.delivered == last), "seed {seed}: {last}");
+    }
+}
