@@ -146,6 +146,8 @@ pub struct RoundsLog {
     coordinator: Option<ReplicaId>,
     /// Nothing of this round was sent, and nothing is waited for.
     rests: bool,
+    /// The phase began after a rest, when nobody had been heard for long.
+    is_first: bool,
     since: Time,
     next_seen: Option<Duration>,
     received: BTreeMap<Round, BTreeMap<ReplicaId, Message>>,
@@ -187,6 +189,7 @@ impl RoundsLog {
             round,
             coordinator: None,
             rests: true,
+            is_first: true,
             since: now,
             next_seen: None,
             received: BTreeMap::new(),
@@ -257,12 +260,14 @@ impl RoundsLog {
         if self.is_mute() {
             return;
         }
+        self.is_first |= self.rests;
         (self.rests, self.since, self.next_seen) = (false, now, None);
         if self.slots.promised().0 < self.ballot() {
             self.slots.promise(self.ballot(), effects);
         }
         let (letter, after) = self.letter();
-        let here = Message::Here { round: self.round.0, decided: self.slots.decided(), busy: self.has_more() };
+        let here =
+            Message::Here { round: self.round.0, decided: self.slots.decided(), busy: self.has_more() };
         let is_for_all = !matches!(letter, Message::Estimate { .. });
         let is_for = |id| is_for_all || Some(id) == self.coordinator;
         let said = |&id| (id, if is_for(id) { letter.clone() } else { here.clone() });
@@ -348,9 +353,10 @@ impl RoundsLog {
         self.heard_at.insert(from, now);
         self.note_decided(round, message.decided(), effects);
         if let Message::Acknowledgement { ballot, first, last, .. } = *message {
-            // A vote counts whenever it comes.
-            let ahead_max = self.slots.decided().0 + 2 * self.slots.options().accept_ahead_max();
-            for slot in (first.0..=last.0.min(ahead_max)).map(Slot) {
+            // A vote counts whenever it comes. One of what is decided, or far ahead, costs nothing.
+            let (least, ahead_max) = (self.slots.decided().next(), self.slots.options().accept_ahead_max());
+            let most = Slot(least.0.saturating_add(ahead_max));
+            for slot in (first.max(least).0..=last.min(most).0).map(Slot) {
                 self.slots.vote(slot, ballot, from, effects);
             }
         }
@@ -437,12 +443,13 @@ impl RoundsLog {
         self.synchronisation.is_over(&sight, &waited)
     }
 
-    /// The members that this round waits for: those that are alive, and after a rest those heard in the round before.
+    /// The members that this round waits for: those that are alive, those heard in the round before, and after a rest
+    /// the coordinator, if it is its turn.
     fn alive(&self, now: Time) -> ReplicaSet {
         let Synchronisation::Swift { alive, .. } = self.synchronisation else { return ReplicaSet::default() };
         let was_heard =
             |id| self.heard_at.get(&id).is_some_and(|&at| Rules::SOUND.is_alive(now.since(at), alive));
-        let coordinator = self.coordinator.filter(|_| self.place() == 2);
+        let coordinator = self.coordinator.filter(|_| self.place() == 2 && self.is_first);
         let waits = |id| id == self.me() || was_heard(id) || Some(id) == coordinator;
         self.members().those(waits).union(self.heard_before)
     }
@@ -494,7 +501,7 @@ impl RoundsLog {
         if !is_new_phase {
             return;
         }
-        (self.vote, self.accepted) = (None, None);
+        (self.vote, self.accepted, self.is_first) = (None, None, false);
         let promised = self.slots.promised().0;
         let heard = self.heard_before;
         let lowest = self.members().ids().iter().find(|id| self.members().contains(heard, **id)).copied();

@@ -45,6 +45,9 @@ struct World {
     decided: BTreeMap<Slot, (Ballots, Batch)>,
     messages: u64,
     answered: u64,
+    /// When the last slot was first delivered, and the longest time between two.
+    delivered_at: u64,
+    gap: u64,
 }
 
 fn batch(number: u64) -> Batch {
@@ -81,6 +84,8 @@ impl World {
             decided: BTreeMap::new(),
             messages: 0,
             answered: 0,
+            delivered_at: 0,
+            gap: 0,
         };
         (0..n).for_each(|me| world.start(me));
         world
@@ -96,10 +101,7 @@ impl World {
         let now = Time::from_nanos(self.now);
         let node = &mut self.nodes[me];
         node.life += 1;
-        let restart = Restart {
-            records: node.disk.clone(),
-            ..Restart::first(Incarnation(node.life))
-        };
+        let restart = Restart { records: node.disk.clone(), ..Restart::first(Incarnation(node.life)) };
         node.effects = Effects::new(Lsn(node.disk.len() as u64));
         node.durable = node.effects.last_lsn();
         node.delivered = Slot::ZERO;
@@ -169,6 +171,10 @@ impl World {
             Effect::Deliver { slot, ballots, batch } => {
                 assert_eq!(slot, self.nodes[me].delivered.next());
                 self.nodes[me].delivered = slot;
+                if !self.decided.contains_key(&slot) {
+                    self.gap = self.gap.max(self.now - self.delivered_at);
+                    self.delivered_at = self.now;
+                }
                 let (_, first) = self.decided.entry(slot).or_insert((ballots, batch.clone()));
                 assert_eq!(*first, batch, "two decisions in {slot}");
             }
@@ -254,13 +260,40 @@ fn a_calm_group_orders_what_every_replica_proposes_and_rests() {
             world.at(number * 5 * MS + MS, Event::Read((me + 1) % n));
         }
         world.run(2_000 * MS);
-        assert!(world.nodes.iter().all(|node| node.delivered >= Slot(40)), "{n}: {}", world.nodes[0].delivered);
+        assert!(
+            world.nodes.iter().all(|node| node.delivered >= Slot(40)),
+            "{n}: {}",
+            world.nodes[0].delivered
+        );
         assert_eq!(delivered(&world).len(), 40);
         assert_eq!(world.answered, 40);
         let before = world.messages;
         world.run(20_000 * MS);
         assert_eq!(world.messages, before, "{n} replicas that have nothing to do are silent");
     }
+}
+
+/// Each of five machines in turn falls silent under load: the others wait for the time-out of a round and for that of
+/// life, and not for an election.
+#[test]
+fn a_machine_that_falls_silent_stops_the_order_for_a_fraction_of_an_election_time_out() {
+    let mut worst = 0;
+    for silent in 0..5 {
+        for moment in 0..6 {
+            let mut world = World::new(5, moment, 0.0);
+            for number in 0..500 {
+                let me = (silent + 1 + number as usize % 4) % 5;
+                world.at(number * MS, Event::Proposal(me, batch(number)));
+            }
+            world.at(300 * MS + 3 * moment * MS, Event::Crash(silent));
+            world.run(250 * MS);
+            world.gap = 0;
+            world.run(490 * MS);
+            worst = worst.max(world.gap);
+        }
+    }
+    println!("the longest gap: {} ms, with an election time-out of 300 ms", worst / MS);
+    assert!(worst < 100 * MS, "{worst}");
 }
 
 #[test]
