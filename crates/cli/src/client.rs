@@ -9,6 +9,7 @@ use std::{
 
 use clap::{Args, Command};
 use synod_client::{Client, Config};
+use synod_server::urls;
 use synod_tls::{Connector, Identity, Policy, TlsError, Trust};
 
 use crate::{failure::Failure, output::Format, quorum, serve::units};
@@ -73,7 +74,7 @@ impl ClientArgs {
     /// How connections with TLS are made, if there is one or a flag asks for it.
     fn tls(&self) -> Result<Option<Connector>, TlsError> {
         let is_wanted = self.insecure_skip_tls_verify || self.cacert.is_some() || self.cert.is_some();
-        if !is_wanted && !self.endpoints.iter().any(|url| units::asks_for_tls(url)) {
+        if !is_wanted && !self.endpoints.iter().any(|url| urls::asks_for_tls(url)) {
             return Ok(None);
         }
         let identity = self.cert.clone().zip(self.cert_key.clone());

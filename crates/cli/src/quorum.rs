@@ -9,6 +9,7 @@ use std::{
 
 use futures_util::future::join_all;
 use synod_client::native::{Group, GroupMember, StatusResponse};
+use synod_server::urls;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -17,7 +18,6 @@ use tokio::{
 use crate::{
     client::ClientArgs,
     member::{named, told},
-    serve::units,
     status::own_troubles,
 };
 
@@ -96,7 +96,7 @@ fn has_quorum(group: &Group, present: impl Fn(u64) -> bool) -> bool {
 
 /// What to write in place of an endpoint without TLS, if it speaks that.
 async fn misses_tls(endpoints: &[String], timeout: Duration) -> Option<String> {
-    let plain = endpoints.iter().filter(|url| !units::asks_for_tls(url) && !units::is_socket(url));
+    let plain = endpoints.iter().filter(|url| !urls::asks_for_tls(url) && !urls::is_socket(url));
     let asked = plain.map(|url| async move {
         let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address);
         let address = address.trim_end_matches('/');

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    ops::Deref,
     time::Duration,
 };
 
@@ -14,12 +15,12 @@ use synod_api::{
     },
     mvccpb::{Event, KeyValue, event::EventType},
 };
-use tokio::{sync::Mutex, time::Instant};
+use tokio::sync::Mutex;
 
 use crate::{
     Client, Error, Watch,
     endpoints::Retry,
-    queue::{Entry, Queue, found, lease_lost, op},
+    queue::{Held, Queue, found, lease_lost, op},
 };
 
 impl Client {
@@ -95,55 +96,27 @@ impl Election {
 /// when the lease has run out.
 #[derive(Debug)]
 pub struct Leadership {
-    entry: Entry,
+    entry: Held,
     /// The revision at which the value was last changed, as far as this candidate knows.
     modified: Mutex<i64>,
 }
 
+impl Deref for Leadership {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.entry
+    }
+}
+
 impl Leadership {
-    /// The candidate's key. It exists as long as the candidate leads.
-    #[must_use]
-    pub fn key(&self) -> &Bytes {
-        &self.entry.key
-    }
-
-    /// The fencing token: the revision at which the key was created. Later leaders have higher ones.
-    #[must_use]
-    pub fn revision(&self) -> i64 {
-        self.entry.created
-    }
-
-    /// A comparison for transactions. It holds as long as the candidate leads.
-    #[must_use]
-    pub fn fence(&self) -> Compare {
-        self.entry.fence()
-    }
-
-    /// Whether the candidate leads, by the clock of this machine and the renewals that were answered
-    /// ([`Lease::is_alive`](crate::Lease::is_alive)).
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.entry.lease.is_alive()
-    }
-
-    /// Until when the candidate leads if no more renewal is answered.
-    #[must_use]
-    pub fn held_until(&self) -> Instant {
-        self.entry.lease.alive_until()
-    }
-
-    /// Waits until the leadership is lost, as [`Lock::lost`](crate::Lock::lost) does.
-    pub async fn lost(&self) {
-        self.entry.lost().await;
-    }
-
     /// Tells the others another value. Values are told in the order of the calls: one whose answer was lost may still
     /// be told later, but not after the value of a later call that succeeded.
     ///
     /// # Errors
     /// [`Error::LeaseLost`] if the candidate does not lead any more, else as those of [`Client::txn`].
     pub async fn proclaim(&self, value: impl Into<Bytes>) -> Result<(), Error> {
-        let Entry { client, key, created, lease, .. } = &self.entry;
+        let Held { client, key, created, lease, .. } = &self.entry;
         let value = value.into();
         let mut modified = self.modified.lock().await;
         loop {

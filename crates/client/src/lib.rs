@@ -183,6 +183,7 @@ pub use error::Error;
 pub use keeper::Lease;
 pub use lock::Lock;
 pub use maintenance::Snapshot;
+pub use queue::Held;
 pub use session::Session;
 pub use subscription::{Start, Subscription};
 /// Permissions of the etcd v3 API.

@@ -1,14 +1,12 @@
 //! Locks.
 
-use std::time::Duration;
+use std::{ops::Deref, time::Duration};
 
 use bytes::Bytes;
-use synod_api::etcdserverpb::Compare;
-use tokio::time::Instant;
 
 use crate::{
     Client, Error,
-    queue::{Entry, Queue},
+    queue::{Held, Queue},
 };
 
 impl Client {
@@ -22,7 +20,7 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: synod_client::Client) -> Result<(), synod_client::Error> {
-    /// use std::time::Duration;
+    /// use std::{ops::Deref, time::Duration};
     ///
     /// let lock = client.lock("jobs/17", Duration::from_secs(10)).await?;
     /// tokio::select! {
@@ -83,9 +81,9 @@ impl Client {
 /// **Who holds a lock can lose it** without noticing in time: the process or the machine stood still, or its network
 /// did. What must never be done by two at once needs a fence, which is checked where the effect takes place:
 ///
-/// - An effect in the same store is a transaction that compares the lock with [`fence`](Lock::fence). It has no effect
+/// - An effect in the same store is a transaction that compares the lock with [`fence`](Held::fence). It has no effect
 ///   if the lock is lost.
-/// - Another system gets [`revision`](Lock::revision) with each request, as a token. It refuses a request whose token
+/// - Another system gets [`revision`](Held::revision) with each request, as a token. It refuses a request whose token
 ///   is lower than one that it has seen. A later holder of the lock has a higher one.
 ///
 /// ```no_run
@@ -109,48 +107,18 @@ impl Client {
 /// free when its lease has run out.
 #[derive(Debug)]
 pub struct Lock {
-    entry: Entry,
+    entry: Held,
+}
+
+impl Deref for Lock {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.entry
+    }
 }
 
 impl Lock {
-    /// The key that stands for the lock. It exists as long as the lock is held.
-    #[must_use]
-    pub fn key(&self) -> &Bytes {
-        &self.entry.key
-    }
-
-    /// The fencing token: the revision at which the key was created. A later holder of the lock has a higher one.
-    #[must_use]
-    pub fn revision(&self) -> i64 {
-        self.entry.created
-    }
-
-    /// A comparison for transactions. It holds as long as the lock is held.
-    #[must_use]
-    pub fn fence(&self) -> Compare {
-        self.entry.fence()
-    }
-
-    /// Whether the lock is held, by the clock of this machine and the renewals that were answered
-    /// ([`Lease::is_alive`](crate::Lease::is_alive)). It does not ask the server, so it does not know of a key that
-    /// somebody has deleted.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.entry.lease.is_alive()
-    }
-
-    /// Until when the lock is held if no more renewal is answered.
-    #[must_use]
-    pub fn held_until(&self) -> Instant {
-        self.entry.lease.alive_until()
-    }
-
-    /// Waits until the lock is lost: its lease has ended or could not be renewed in time, or somebody has deleted its
-    /// key, which it watches meanwhile. It can be called again, from several tasks too.
-    pub async fn lost(&self) {
-        self.entry.lost().await;
-    }
-
     /// Lets go of the lock. It is no error if the lock was lost before.
     ///
     /// # Errors

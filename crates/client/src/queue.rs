@@ -25,7 +25,7 @@ use synod_api::{
     },
     mvccpb::{KeyValue, event::EventType},
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{Client, Error, Lease, endpoints::Retry};
@@ -39,9 +39,10 @@ pub(crate) struct Queue {
     prefix: Bytes,
 }
 
-/// A key in a queue, and the lease that holds it.
+/// A key in a queue, and the lease to which it belongs: what a [`Lock`](crate::Lock) or a
+/// [`Leadership`](crate::Leadership) rests on.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub struct Held {
     pub(crate) client: Client,
     pub(crate) lease: Lease,
     pub(crate) key: Bytes,
@@ -79,7 +80,7 @@ impl Queue {
 
     /// Puts a key of a new lease into the queue. If the call fails or is dropped, the key is deleted in the background,
     /// or goes with its lease.
-    pub(crate) async fn enter(&self, client: &Client, value: Bytes, ttl: Duration) -> Result<Entry, Error> {
+    pub(crate) async fn enter(&self, client: &Client, value: Bytes, ttl: Duration) -> Result<Held, Error> {
         let lease = client.lease(ttl).await?;
         let key: Bytes = [&self.prefix[..], format!("{:x}", lease.id()).as_bytes()].concat().into();
         let put = PutRequest { key: key.clone(), value, lease: lease.id(), ..PutRequest::default() };
@@ -94,11 +95,60 @@ impl Queue {
             true => answer.header.map_or(0, |header| header.revision),
             false => found(&mut answer, 0).ok_or(Error::LeaseLost)?.create_revision,
         };
-        Ok(Entry { client: client.clone(), lease, key, created, queue: self.clone() })
+        Ok(Held { client: client.clone(), lease, key, created, queue: self.clone() })
     }
 }
 
-impl Entry {
+impl Held {
+    /// The key. It exists as long as it is held.
+    #[must_use]
+    pub fn key(&self) -> &Bytes {
+        &self.key
+    }
+
+    /// The fencing token: the revision at which the key was created. A later holder of the lock, or a later leader, has a
+    /// higher one.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        self.created
+    }
+
+    /// A comparison for transactions. It holds as long as the key is there.
+    #[must_use]
+    pub fn fence(&self) -> Compare {
+        created_at(self.key.clone(), self.created)
+    }
+
+    /// Whether it is held, by the clock of this machine and the renewals that were answered
+    /// ([`Lease::is_alive`](crate::Lease::is_alive)). It does not ask the server, so it does not know of a key that
+    /// somebody has deleted.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.lease.is_alive()
+    }
+
+    /// Until when it is held if no more renewal is answered.
+    #[must_use]
+    pub fn held_until(&self) -> Instant {
+        self.lease.alive_until()
+    }
+
+    /// Waits until it is lost: the lease has ended or could not be renewed in time, or somebody has deleted the key, which
+    /// it watches meanwhile. It can be called again, from several tasks too.
+    pub async fn lost(&self) {
+        let own = KeyValue { key: self.key.clone(), create_revision: self.created, ..KeyValue::default() };
+        let deleted = async {
+            // If the watch is refused, the lease alone tells.
+            if self.until_deleted(&own).await.is_err() {
+                std::future::pending().await
+            }
+        };
+        tokio::select! {
+            () = self.lease.lost() => {}
+            () = deleted => {}
+        }
+    }
+
     /// Waits until the entry is at the head, for as long as its lease lives. Servers that fail or do not answer do not
     /// end it.
     pub(crate) async fn until_first(&self) -> Result<(), Error> {
@@ -135,21 +185,6 @@ impl Entry {
         }
     }
 
-    /// Waits until the entry's lease is lost, or its key is deleted.
-    pub(crate) async fn lost(&self) {
-        let own = KeyValue { key: self.key.clone(), create_revision: self.created, ..KeyValue::default() };
-        let deleted = async {
-            // If the watch is refused, the lease alone tells.
-            if self.until_deleted(&own).await.is_err() {
-                std::future::pending().await
-            }
-        };
-        tokio::select! {
-            () = self.lease.lost() => {}
-            () = deleted => {}
-        }
-    }
-
     /// Waits until a key is deleted which was created when it says.
     async fn until_deleted(&self, key: &KeyValue) -> Result<(), Error> {
         loop {
@@ -183,11 +218,6 @@ impl Entry {
                 }
             }
         }
-    }
-
-    /// Holds as long as the entry is in the queue.
-    pub(crate) fn fence(&self) -> Compare {
-        created_at(self.key.clone(), self.created)
     }
 }
 

@@ -23,7 +23,7 @@ pub trait Claims {
     }
 
     /// The ring along which the message goes, for a protocol that has one.
-    fn way(&self) -> Option<Way<'_>> {
+    fn ring_path(&self) -> Option<RingPath<'_>> {
         None
     }
 
@@ -96,7 +96,7 @@ impl<'a> Claimed<'a> for Batch {
 
 /// The ring of a message that goes from replica to replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way<'a> {
+pub struct RingPath<'a> {
     /// The ballot of the leader that chose it.
     pub ballot: Ballot,
     /// Its number among those of that ballot; 0 if it goes past the ring, to one replica and back, or as a probe.

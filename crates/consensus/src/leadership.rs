@@ -30,17 +30,23 @@ pub(crate) trait Leads: Protocol {
     /// Tells the replica around the protocol which replica leads, if that has changed.
     fn report_leader(&mut self, effects: &mut Effects);
 
+    /// The last slot that this leader proposed, where another member may know of a decision before the leader does: a
+    /// read waits for all that is proposed. `None` where the leader decides alone.
+    fn reads_wait_for(&self) -> Option<Slot> {
+        None
+    }
+
     /// The slot that a read must see that comes now; `None` if this replica does not lead.
     fn read_slot(&mut self) -> Option<Slot> {
-        let decided = self.decided();
-        self.duties().map(|(duties, _)| duties.read_slot(decided))
+        let (decided, proposed) = (self.decided(), self.reads_wait_for());
+        self.duties().map(|(duties, _)| proposed.unwrap_or_else(|| duties.read_slot(decided)))
     }
 
     /// Whether a read that comes now need not wait for any decision, so that also a leader that decides nothing is
     /// useful (`progress_watch.rs`).
     fn serves_reads(&mut self) -> bool {
-        let decided = self.decided();
-        self.duties().is_some_and(|(duties, _)| duties.knows_all_before(decided))
+        let (decided, decides_alone) = (self.decided(), self.reads_wait_for().is_none());
+        decides_alone && self.duties().is_some_and(|(duties, _)| duties.knows_all_before(decided))
     }
 
     /// Whether this leader goes on leading, where `works` says that its disk and its voters answer, and `stalls` that
@@ -71,11 +77,11 @@ pub(crate) trait Leads: Protocol {
         }
     }
 
-    /// Gives up if this leader overslept. Every step and every flush begins with that.
+    /// Gives up if this leader slept too long. Every step and every flush begins with that.
     #[inline]
-    fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
+    fn yield_after_sleep(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options().election_timeout;
-        if self.duties().is_some_and(|(duties, _)| duties.overslept(now, timeout)) {
+        if self.duties().is_some_and(|(duties, _)| duties.slept_past_timeout(now, timeout)) {
             self.yield_to_others(now, effects);
         }
     }
@@ -203,7 +209,7 @@ impl Leadership {
 
     /// Whether this leader slept through an election time-out, because its process was stopped or its machine
     /// moved. It does not know any more whether it leads, and must find out before it does anything else.
-    pub(crate) fn overslept(&self, now: Time, timeout: Duration) -> bool {
+    pub(crate) fn slept_past_timeout(&self, now: Time, timeout: Duration) -> bool {
         now.since(self.heartbeat_at) > timeout
     }
 

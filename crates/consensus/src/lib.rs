@@ -53,11 +53,12 @@ pub mod sequence_paxos;
 mod slot_acceptor;
 mod slots;
 mod staged;
+mod wiring;
 
 pub use batches::Batches;
 pub use by_slot::BySlot;
 pub use claims::{
-    Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, TermClaim, TermFact, Way,
+    Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, RingPath, TermClaim, TermFact,
 };
 pub use codec::Field;
 pub use combination::{Combination, CombinationError};

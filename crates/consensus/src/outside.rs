@@ -12,7 +12,7 @@
 use std::{
     any::{Any, TypeId},
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
 };
 
 use synod_wire::{DecodeError, Reader, Time, Writer};
@@ -98,29 +98,17 @@ impl Outside {
         if ProtocolKind::ALL.iter().any(|(name, _)| *name == self.name) {
             return Err(NotRegistered::Taken(self.name));
         }
-        let mut entry = Box::new(Entry { outside: self, next: OnceLock::new() });
-        let mut link = &FIRST;
-        for place in 0..=u8::MAX {
-            let kind = ProtocolKind::Outside(Registered(place));
-            let there = match link.get() {
-                Some(there) => there,
-                None => match link.set(entry) {
-                    Ok(()) => return Ok(kind),
-                    Err(refused) => {
-                        entry = refused;
-                        link.get().expect("another thread was faster")
-                    }
-                },
-            };
-            if std::ptr::eq(there.outside, self) {
-                return Ok(kind);
-            }
-            if there.outside.name == self.name {
-                return Err(NotRegistered::Taken(self.name));
-            }
-            link = &there.next;
+        let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+        let known = registered.iter().position(|&known| known == self);
+        if known.is_some_and(|place| !std::ptr::eq(registered[place], self)) {
+            return Err(NotRegistered::Taken(self.name));
         }
-        Err(NotRegistered::TooMany)
+        let place = known.unwrap_or(registered.len());
+        let kind = ProtocolKind::Outside(Registered(place.try_into().map_err(|_| NotRegistered::TooMany)?));
+        if known.is_none() {
+            registered.push(self);
+        }
+        Ok(kind)
     }
 
     /// A message in the form in which it travels.
@@ -145,7 +133,7 @@ impl Outside {
 
     fn decode_name(reader: &mut Reader) -> Result<&'static Outside, DecodeError> {
         let name = reader.bytes("name of a protocol")?;
-        let found = registered().find(|outside| outside.name.as_bytes() == name);
+        let found = registered().iter().copied().find(|outside| outside.name.as_bytes() == name);
         found.ok_or_else(|| {
             let name = &name[..name.len().min(NAME_BYTES_MAX)];
             DecodeError::Unregistered(String::from_utf8_lossy(name).into_owned())
@@ -187,7 +175,7 @@ impl Registered {
     }
 
     fn outside(self) -> &'static Outside {
-        registered().nth(self.0.into()).expect("a place is given with the registration")
+        registered().get(usize::from(self.0)).expect("a place is given with the registration")
     }
 }
 
@@ -211,22 +199,18 @@ pub enum NotRegistered {
     TooMany,
 }
 
-/// The registered protocols, in the order of their registration. A list that only grows is read without a lock.
-static FIRST: OnceLock<Box<Entry>> = OnceLock::new();
+/// The registered protocols, in the order of their registration. It is the program's, since a name is read in a
+/// configuration, in a log and in a message, where nothing else tells which protocols the program has.
+static REGISTERED: RwLock<Vec<&'static Outside>> = RwLock::new(Vec::new());
 
-struct Entry {
-    outside: &'static Outside,
-    next: OnceLock<Box<Entry>>,
-}
-
-fn registered() -> impl Iterator<Item = &'static Outside> {
-    std::iter::successors(FIRST.get(), |entry| entry.next.get()).map(|entry| entry.outside)
+fn registered() -> RwLockReadGuard<'static, Vec<&'static Outside>> {
+    REGISTERED.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The kinds of the protocols that were registered, with their names.
-pub(crate) fn kinds() -> impl Iterator<Item = (&'static str, ProtocolKind)> {
+pub(crate) fn kinds() -> Vec<(&'static str, ProtocolKind)> {
     let places = (0..=u8::MAX).map(|place| ProtocolKind::Outside(Registered(place)));
-    registered().map(|outside| outside.name).zip(places)
+    registered().iter().map(|outside| outside.name).zip(places).collect()
 }
 
 trait AnyBody: Body + Any + fmt::Debug + Send + Sync {}

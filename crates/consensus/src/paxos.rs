@@ -12,11 +12,13 @@ use crate::{
     leadership::{Leads, Reported},
     planted,
     progress_watch::ProgressWatch,
-    rules::{self, Rules},
+    replay::Replayed,
+    rules::Rules,
 };
 
-/// After so many election time-outs without a sign of life a follower that reaches no quorum assumes that there is no
-/// leader. One that does reach a quorum may miss the leader alone, or will have another.
+/// A follower that has heard nothing for this many election time-outs, and reaches no quorum, reports that no leader is
+/// known. A follower that reaches a quorum keeps its leader: only its own link may be down, or the others are about to
+/// elect another.
 const SILENT_TIMEOUTS: u32 = 2;
 
 /// What a replica keeps in every protocol of the family.
@@ -43,6 +45,8 @@ pub(crate) struct Common {
     pub(crate) progress: ProgressWatch,
     /// Whether the executor lags, so that nothing is accepted.
     pub(crate) backlogged: bool,
+    /// The time of the present step.
+    pub(crate) now: Time,
 }
 
 impl Common {
@@ -68,6 +72,7 @@ impl Common {
             disk: DiskWatch::default(),
             progress: ProgressWatch::default(),
             backlogged: false,
+            now: Time::ZERO,
         }
     }
 
@@ -92,8 +97,8 @@ impl Common {
         effects: &mut Effects,
     ) {
         self.decided_elsewhere = self.decided_elsewhere.max(value.slot);
-        let has_room = rules::has_room(value.slot, acceptor.decided(), self.options.accept_ahead_max());
-        if self.is_congested() || !has_room || acceptor.is_decided(value.slot) {
+        let through = self.rules().takes_through(acceptor.decided(), self.options.accept_ahead_max());
+        if self.is_congested() || value.slot > through || acceptor.is_decided(value.slot) {
             return;
         }
         let AcceptedValue { slot, ballot, batch } = value.clone();
@@ -117,6 +122,13 @@ impl Common {
     /// this replica, its decided prefix grows, so the window alone would not bound what it has to write.
     pub(crate) fn is_congested(&self) -> bool {
         self.backlogged || self.disk.slots() > 2 * self.options.accept_ahead_max()
+    }
+
+    /// Takes what the records of an earlier life say. Returns whether this replica may have forgotten something.
+    pub(crate) fn replayed(&mut self, Replayed { promised, decided, lost }: Replayed) -> bool {
+        self.promised = promised;
+        self.decided_elsewhere = self.decided_elsewhere.max(decided);
+        lost
     }
 
     /// Records through this one are on stable storage.
@@ -195,6 +207,25 @@ pub(crate) trait Paxos: Leads {
 
     /// When this replica has something to do, whatever the election says.
     fn own_deadline(&self) -> Time;
+
+    /// The last slot that this leader proposed, where other members count votes too ([`Leads::reads_wait_for`]).
+    fn proposed_if_all_count(&self) -> Option<Slot> {
+        None
+    }
+
+    /// Whether a decision waits for this replica's disk ([`Status::waits_for_disk`]).
+    fn waits_for_disk(&self) -> bool {
+        matches!(self.role(), Role::Candidate | Role::Leader)
+    }
+
+    /// Goes on with what may have waited for what this replica has just been told, such as the decision of a slot.
+    fn knows_more(&mut self, _now: Time, _effects: &mut Effects) {}
+
+    /// A snapshot through this slot is durable.
+    fn trim(&mut self, _slot: Slot, _effects: &mut Effects) {}
+
+    /// Checks what is true of a replica between two steps.
+    fn assert_invariants(&self) {}
 
     // Followers.
 
@@ -397,6 +428,7 @@ pub(crate) trait Paxos: Leads {
         let lags = known.0 > decided.0 + common.options.accept_ahead_max();
         common.election.decided(known, lags);
         self.report_leader(effects);
+        self.assert_invariants();
     }
 
     // Leaders.

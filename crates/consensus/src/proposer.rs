@@ -11,14 +11,14 @@ use synod_wire::{Ballot, Batch, Slot, Time};
 use crate::{
     acceptor::{AcceptedValue, Acceptor},
     resend::Resend,
-    rules,
+    rules::Rules,
 };
 
 /// What the members told of slots in Phase 1: for each slot that some answer mentions, the value of the highest ballot.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Told(BTreeMap<Slot, AcceptedValue>);
+pub(crate) struct Phase1Values(BTreeMap<Slot, AcceptedValue>);
 
-impl Told {
+impl Phase1Values {
     /// Takes in what an acceptor accepted, which takes the place of another ballot's value of that slot if it `wins`:
     /// its ballot comes first, the other one's second.
     pub(crate) fn take(&mut self, value: AcceptedValue, wins: impl Fn(Ballot, Ballot) -> bool) {
@@ -33,9 +33,15 @@ impl Told {
     /// something was told: the value of the highest ballot, which is the only one that can have been chosen there; or
     /// none where no member of the quorum accepted anything, so that nothing was chosen. What the leader accepted
     /// itself counts like an answer.
-    pub(crate) fn adopted(mut self, own: &Acceptor, after: Slot, through: Slot) -> Vec<Option<Batch>> {
+    pub(crate) fn adopted(
+        mut self,
+        own: &Acceptor,
+        after: Slot,
+        through: Slot,
+        rules: &Rules,
+    ) -> Vec<Option<Batch>> {
         for (slot, own) in own.accepted_from(after.next()).take_while(|(slot, _)| *slot <= through) {
-            self.take(own.value_of(slot), rules::outranks);
+            self.take(own.value_of(slot), |told, held| rules.outranks(told, held));
         }
         self.0.retain(|&slot, _| slot > after && slot <= through);
         let last = self.0.keys().next_back().copied().unwrap_or(after);
@@ -61,15 +67,15 @@ impl<T> Flight<T> {
 
 /// What was proposed, as far as it is in flight.
 #[derive(Clone, Debug)]
-pub(crate) struct Flights<T = ()> {
+pub(crate) struct InFlight<T = ()> {
     flights: VecDeque<Flight<T>>,
     /// When the first of it is due again.
     resend_at: Time,
 }
 
-impl<T> Flights<T> {
-    pub(crate) fn new() -> Flights<T> {
-        Flights { flights: VecDeque::new(), resend_at: Time::NEVER }
+impl<T> InFlight<T> {
+    pub(crate) fn new() -> InFlight<T> {
+        InFlight { flights: VecDeque::new(), resend_at: Time::NEVER }
     }
 
     /// When the first of it is due again.
@@ -180,26 +186,26 @@ mod tests {
         let mut own = Acceptor::new(Slot(3));
         own.accept(ballot(2), Slot(5), &[batch(52), batch(62)].into(), Lsn(1));
         own.accept(ballot(1), Slot(9), &[batch(91)].into(), Lsn(2));
-        let mut told = Told::default();
+        let mut told = Phase1Values::default();
         for value in [value(4, 1), value(5, 1), value(5, 3), value(6, 1), value(8, 1), value(3, 9)] {
             told.take(value, |new, held| new > held);
         }
-        let adopted = |through| told.clone().adopted(&own, Slot(3), Slot(through));
+        let adopted = |through| told.clone().adopted(&own, Slot(3), Slot(through), &Rules::SOUND);
         let upto_8 = [Some(batch(41)), Some(batch(53)), Some(batch(62)), None, Some(batch(81))];
         assert_eq!(adopted(8), upto_8, "nobody accepted anything in slot 7");
         assert_eq!(adopted(u64::MAX).len(), 6);
         assert_eq!(adopted(7), upto_8[..3]);
-        assert!(told.adopted(&own, Slot(9), Slot(u64::MAX)).is_empty());
+        assert!(told.adopted(&own, Slot(9), Slot(u64::MAX), &Rules::SOUND).is_empty());
     }
 
     #[test]
     fn what_is_not_decided_in_time_is_due_again_and_the_rest_is_dropped() {
         let mut acceptor = Acceptor::new(Slot(0));
         acceptor.accept(ballot(1), Slot(1), &[batch(1), batch(2), batch(3)].into(), Lsn(1));
-        let mut flights = Flights::new();
+        let mut flights = InFlight::new();
         flights.begins(Slot(1), Slot(2), Resend::first(at(0), WAIT), 'a');
         flights.begins(Slot(3), Slot(3), Resend::first(at(1), WAIT), 'b');
-        let due = |flights: &mut Flights<char>, acceptor: &Acceptor, now| {
+        let due = |flights: &mut InFlight<char>, acceptor: &Acceptor, now| {
             let mut due = Vec::new();
             flights.repeat(now, WAIT * 4, acceptor, |flight| due.push((flight.more, flight.slots().count())));
             due

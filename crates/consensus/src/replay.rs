@@ -1,18 +1,20 @@
-//! How a replica of MultiPaxos or of the ring takes in the records of an earlier life. Each protocol writes records of
-//! its own; what these mean is the same for both.
+//! How a replica that decides slot by slot takes in the records of an earlier life. Each protocol writes records of its
+//! own; what these mean is the same for all.
 
 use synod_wire::{Ballot, Slot};
 
 use crate::{
-    Batches,
+    Batches, Options,
     acceptor::{AcceptedValue, Acceptor},
-    paxos::Common,
+    planted,
+    rules::Rules,
 };
 
 /// Takes in records in the order in which they were written.
 pub(crate) struct Replay<'a> {
-    common: &'a mut Common,
     acceptor: &'a mut Acceptor,
+    rules: Rules,
+    promised: Ballot,
     /// Records may be missing, whatever those that are there say.
     missing: bool,
     /// This replica may have forgotten something.
@@ -23,19 +25,31 @@ pub(crate) struct Replay<'a> {
     last: Slot,
 }
 
+/// What the records said, besides what the acceptor holds now.
+pub(crate) struct Replayed {
+    /// The highest ballot that was promised.
+    pub(crate) promised: Ballot,
+    /// Slots through this one are decided.
+    pub(crate) decided: Slot,
+    /// Whether this replica may have forgotten something: records are missing, or an earlier life had forgotten
+    /// something and did not learn it again.
+    pub(crate) lost: bool,
+}
+
 impl Replay<'_> {
     pub(crate) fn new<'a>(
-        common: &'a mut Common,
+        options: &Options,
         acceptor: &'a mut Acceptor,
         records_may_be_missing: bool,
     ) -> Replay<'a> {
         let decided = acceptor.decided();
         // After what is missing, values far ahead are useless: they come by catch-up again.
-        let ahead = Slot(decided.0 + common.options.accept_ahead_max());
+        let ahead = Slot(decided.0 + options.accept_ahead_max());
         let last = if records_may_be_missing { ahead } else { Slot(u64::MAX) };
         Replay {
-            common,
             acceptor,
+            rules: planted::rules(options),
+            promised: Ballot::ZERO,
             missing: records_may_be_missing,
             lost: records_may_be_missing,
             decided,
@@ -44,7 +58,7 @@ impl Replay<'_> {
     }
 
     pub(crate) fn promised(&mut self, ballot: Ballot) {
-        self.common.promised = self.common.rules().promised_before(self.common.promised, ballot);
+        self.promised = self.rules.promised_before(self.promised, ballot);
     }
 
     /// Batches were accepted from slot `first` on, when slots through `decided` were known to be decided.
@@ -65,15 +79,13 @@ impl Replay<'_> {
         }
     }
 
-    /// That was all; besides, slots through `known` are decided. Returns whether this replica may have forgotten
-    /// something: records are missing, or an earlier life had forgotten something and did not learn it again.
-    pub(crate) fn end(mut self, known: Slot) -> bool {
+    /// That was all; besides, slots through `known` are decided.
+    pub(crate) fn end(mut self, known: Slot) -> Replayed {
         if self.missing {
             self.decided = self.acceptor.forget_undecided();
         }
         let decided = self.decided.max(known);
         self.acceptor.decide_through(decided, |_| true);
-        self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
-        self.lost
+        Replayed { promised: self.promised, decided, lost: self.lost }
     }
 }

@@ -95,10 +95,10 @@ rules! {
 
     // Accepting.
 
-    /// An acceptor takes a slot that is not too far beyond its decided prefix, which bounds its memory. Not answering
-    /// is always safe.
-    fn has_room(slot: Slot, decided: Slot, ahead_max: u64) -> bool {
-        slot.0 <= decided.0 + ahead_max
+    /// An acceptor takes slots that are not too far beyond its decided prefix, which bounds its memory: through this
+    /// one. Not answering is always safe.
+    fn takes_through(decided: Slot, ahead_max: u64) -> Slot {
+        Slot(decided.0 + ahead_max)
     }
 
     // Deciding.
@@ -224,7 +224,8 @@ mod tests {
         for (decided, ahead_max) in
             (0..4).flat_map(|decided| (0..4).map(move |ahead_max| (decided, ahead_max)))
         {
-            let taken = (decided + 1..20).filter(|&slot| has_room(Slot(slot), Slot(decided), ahead_max));
+            let taken =
+                (decided + 1..20).filter(|&slot| Slot(slot) <= takes_through(Slot(decided), ahead_max));
             assert_eq!(taken.count() as u64, ahead_max);
         }
     }

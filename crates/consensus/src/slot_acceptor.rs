@@ -8,11 +8,13 @@ use synod_wire::{Ballot, Ballots, Batch, Keep, Lsn, ReplicaId, Slot, Time};
 use crate::{
     Control, Effect, Effects, Fact, LeaderView, Members, Options, Outside, Proofs, Prove, Record, Restart,
     Role, Status,
-    acceptor::{Accepted, Acceptor},
+    acceptor::{Accepted, AcceptedValue, Acceptor},
     codec::records,
     describe::amnesia as lost_text,
     leadership::Reported,
-    rules,
+    planted,
+    replay::{Replay, Replayed},
+    rules::Rules,
 };
 
 records! {
@@ -107,7 +109,7 @@ impl SlotAcceptor {
             of,
             options,
             members,
-            role: if restart.amnesia { Role::Recovering } else { Role::Follower },
+            role: Role::Follower,
             acceptor: Acceptor::new(restart.base),
             promised: Ballot::ZERO,
             promised_lsn: Lsn::ZERO,
@@ -116,49 +118,34 @@ impl SlotAcceptor {
             backlogged: false,
             reported: Reported::default(),
         };
-        let mut decided = restart.base;
-        for record in restart.records.iter().filter_map(Record::outside) {
-            replica.replay(record, &mut decided);
+        let mut replay = Replay::new(&replica.options, &mut replica.acceptor, restart.amnesia);
+        for record in restart.records.iter().filter_map(Record::outside::<SlotRecord>) {
+            match record.clone() {
+                SlotRecord::Promised(ballot) => replay.promised(ballot),
+                SlotRecord::Accepted { ballot, slot, decided, batch } => {
+                    replay.accepted(ballot, slot, decided, &[batch].into());
+                }
+                SlotRecord::Learned { ballot, slot, batch } => {
+                    replay.learned(AcceptedValue { slot, ballot, batch });
+                }
+                SlotRecord::Amnesia(forgot) => replay.amnesia(forgot),
+            }
         }
-        if restart.amnesia {
-            replica.forget(&mut decided);
+        let Replayed { promised, decided, lost } = replay.end(restart.decided);
+        (replica.promised, replica.decided_elsewhere) = (promised, decided);
+        if !replica.rules().may_vote(lost) {
+            replica.role = Role::Recovering;
         }
-        let lost = replica.role == Role::Recovering;
         if restart.records.is_empty() || lost {
             effects.append(of.record(SlotRecord::Amnesia(lost)));
         }
-        replica.acceptor.decide_through(decided.max(restart.decided), |_| true);
         replica.deliver(effects);
         replica
     }
 
-    fn replay(&mut self, record: &SlotRecord, decided: &mut Slot) {
-        let accepted = |ballot: &Ballot, batch: &Batch| Accepted {
-            ballot: *ballot,
-            batch: batch.clone(),
-            lsn: Lsn::ZERO,
-        };
-        match record {
-            SlotRecord::Promised(ballot) => self.promised = *ballot,
-            SlotRecord::Accepted { ballot, slot, decided: known, batch } => {
-                *decided = (*decided).max(*known);
-                self.acceptor.replay(*slot, accepted(ballot, batch), false);
-            }
-            SlotRecord::Learned { ballot, slot, batch } => {
-                self.acceptor.replay(*slot, accepted(ballot, batch), true);
-            }
-            SlotRecord::Amnesia(false) => {}
-            SlotRecord::Amnesia(true) => {
-                self.role = Role::Recovering;
-                self.forget(decided);
-            }
-        }
-    }
-
-    /// Where records are missing, a newer value of a slot may be among them: only what a peer said to be decided is
-    /// believed.
-    fn forget(&mut self, decided: &mut Slot) {
-        *decided = self.acceptor.forget_undecided();
+    /// The rules that it shares with the Paxos family.
+    fn rules(&self) -> Rules {
+        planted::rules(&self.options)
     }
 
     // Questions.
@@ -283,7 +270,8 @@ impl SlotAcceptor {
     /// leader; if it led in a lower ballot, it leads no longer.
     pub fn obeys(&mut self, from: ReplicaId, ballot: Ballot, effects: &mut Effects) -> bool {
         let is_own = from == self.members.me();
-        if ballot.replica != from || is_own || ballot < self.promised || self.role == Role::Recovering {
+        let obeys = self.rules().may_obey(self.promised, ballot);
+        if ballot.replica != from || is_own || !obeys || self.role == Role::Recovering {
             return false;
         }
         if ballot > self.promised {
@@ -327,15 +315,16 @@ impl SlotAcceptor {
     /// Accepts another replica's proposal of the promised ballot, and returns the record that has to be durable before
     /// this replica says so; `None` if it has no room for the proposal.
     pub fn accept(&mut self, slot: Slot, batch: &Batch, effects: &mut Effects) -> Option<Lsn> {
-        let has_room =
-            !self.backlogged && rules::has_room(slot, self.decided(), self.options.accept_ahead_max());
-        has_room.then(|| self.propose(slot, batch, effects))
+        let through = self.rules().takes_through(self.decided(), self.options.accept_ahead_max());
+        let has_room = !self.backlogged && slot <= through;
+        has_room.then(|| self.propose(slot, batch, effects)).map(|lsn| self.rules().leaves_after(lsn))
     }
 
     /// Takes note that a replica accepted the proposal of a ballot for a slot, and delivers what that decides.
     pub fn vote(&mut self, slot: Slot, ballot: Ballot, voter: ReplicaId, effects: &mut Effects) {
-        let members = &self.members;
-        self.acceptor.vote(slot, slot, ballot, members.only(voter), |votes| members.is_quorum(votes));
+        let (members, rules) = (&self.members, self.rules());
+        let is_quorum = |votes| rules.is_chosen(members, votes);
+        self.acceptor.vote(slot, slot, ballot, members.only(voter), is_quorum);
         self.deliver(effects);
     }
 
@@ -350,7 +339,8 @@ impl SlotAcceptor {
     /// the proposal of that ballot, it holds what was decided.
     pub fn decide_through(&mut self, through: Slot, ballot: Ballot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(through);
-        self.acceptor.decide_through(through, |accepted| accepted.ballot == ballot);
+        let rules = self.rules();
+        self.acceptor.decide_through(through, |accepted| rules.holds_decision(accepted.ballot, ballot));
         self.deliver(effects);
     }
 

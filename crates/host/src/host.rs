@@ -21,6 +21,10 @@ use crate::clients::{Commands, Queries};
 /// All groups are looked at that often, whether or not something touches them.
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The part of a heartbeat's interval to whole multiples of which several groups round their timers, so that one
+/// wake-up serves many.
+const TIMERS_SHARE: u32 = 8;
+
 /// The groups of a node, by their numbers. `C` stands for a client that waits for the outcome of a command, `Q` for a
 /// query and its client.
 #[derive(Debug)]
@@ -153,9 +157,11 @@ pub enum Effect<C, Q> {
 }
 
 impl<C, Q> Host<C, Q> {
-    /// The groups of a node. `pace`: they are merged, and skip so. All of them count as touched.
+    /// The groups of a node, whose leaders are heard of every `heartbeat`. `pace`: they are merged, and skip so. All of
+    /// them count as touched.
     #[must_use]
-    pub fn new(me: ReplicaId, groups: Vec<Started>, pace: Option<Pace>, grid: Duration) -> Host<C, Q> {
+    pub fn new(me: ReplicaId, groups: Vec<Started>, pace: Option<Pace>, heartbeat: Duration) -> Host<C, Q> {
+        let grid = if groups.len() > 1 { heartbeat / TIMERS_SHARE } else { Duration::ZERO };
         let host = |Started { replica, actions, durable, executed }| Hosted {
             replica,
             actions,
@@ -197,6 +203,12 @@ impl<C, Q> Host<C, Q> {
     pub fn due(&self) -> Time {
         let merge = self.merged.as_ref().map_or(Time::NEVER, |merged| merged.pace.due());
         self.deadlines.iter().copied().fold(merge.min(self.glance_at), Time::min)
+    }
+
+    /// When the replica of a group wants to be stepped at the latest.
+    #[must_use]
+    pub fn deadline(&self, group: GroupId) -> Time {
+        self.deadlines[usize::from(group.0)]
     }
 
     /// A group wants a turn now.

@@ -36,15 +36,21 @@
 //! | `clients.rs` | who waits for which command, and for which read |
 //! | `gate.rs` | which message may leave |
 //! | `execution.rs` | what is executed next, and which reads wait |
+//! | `bundle.rs` | in which frames messages leave |
+//! | `parting.rs` | who is a peer, and for how long after it was removed |
 //! | `snapshots.rs` | which snapshot file is received, named, served, installed and forgotten |
 
+mod bundle;
 mod clients;
 mod execution;
 mod gate;
 mod host;
+mod parting;
 mod snapshots;
 
+pub use bundle::{BUNDLE, Bundles, encode, open};
 pub use execution::{Execution, Reads};
 pub use gate::{Entry, Exit, Gate};
 pub use host::{Effect, Host, Input, Progress, ReadAt, Started};
+pub use parting::Parting;
 pub use snapshots::{Kept, SnapshotBook};

@@ -11,7 +11,8 @@ fn line(delays: f64, per_replica: f64, more: f64) -> impl Fn(u32) -> Length {
 #[test]
 fn a15_table_4_3() {
     type Lengths = (f64, f64, f64);
-    let rows: [(Line, Lengths, Lengths, [f64; 2], [f64; 2]); 6] = [
+    type Messages = [f64; 2];
+    let rows: [(Line, Lengths, Lengths, Messages, Messages); 6] = [
         (Line::OneThirdRule, (3.0, 4.0, -1.0), (4.0, 6.0, -2.0), [1.0, 0.0], [2.0, 0.0]),
         (Line::LastVoting3, (9.0, 13.0, -4.0), (6.0, 9.0, -3.0), [4.0, 0.0], [3.0, 0.0]),
         (Line::Phase, (8.0, 12.0, -1.0), (5.0, 5.0, 2.0), [2.0, 2.0], [1.0, 2.0]),

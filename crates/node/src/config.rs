@@ -125,6 +125,12 @@ impl Merging {
     pub fn of(groups: u16) -> Merging {
         Merging { groups, take: Take::MIN, skips: Skips::default() }
     }
+
+    /// What the groups of a cluster make, if they are merged.
+    #[must_use]
+    pub fn of_cluster(groups: Groups, skips: Skips) -> Option<Merging> {
+        Some(Merging { groups: groups.count, take: groups.merged?, skips })
+    }
 }
 
 /// How a replica's stages are placed on threads.

@@ -30,11 +30,10 @@
 //! more. With [`Config::event_loop`] that thread also runs other tasks, such as those of a server for clients
 //! (`event_loop.rs`).
 //!
-//! Which group is stepped when, and who waits there, is decided by `synod-host`, without a thread. `session.rs` sends
-//! the commands of clients until they are answered; `subscription.rs` is those that follow what is decided; `origin.rs`
-//! is what a replica begins with, and what it tells one that joins; `parting.rs` says when one that was removed is no
-//! peer any more; `recover.rs` makes a new cluster of what one survivor has, `restore.rs` one of a backup; `bundle.rs`
-//! sends small messages of many groups in one frame.
+//! Which group is stepped when, who waits there, in which frames messages leave and who is a peer is decided by
+//! `synod-host`, without a thread. `session.rs` sends the commands of clients until they are answered;
+//! `subscription.rs` is those that follow what is decided; `origin.rs` is what a replica begins with, and what it tells
+//! one that joins; `recover.rs` makes a new cluster of what one survivor has, `restore.rs` one of a backup.
 //!
 //! Queues are bounded. Everything that the protocol's thread takes comes through one queue of a fixed length, or with
 //! [`Threads::Compact`] from the sockets of peers, of which it reads a bounded part in each turn: when the queue is
@@ -47,7 +46,6 @@
 
 mod alone;
 mod apart;
-mod bundle;
 mod config;
 mod error;
 mod event_loop;
@@ -65,7 +63,6 @@ mod merged;
 mod metrics;
 mod node;
 mod origin;
-mod parting;
 mod protocol;
 pub mod recover;
 pub mod restore;
@@ -89,7 +86,7 @@ pub use metrics::NodeMetrics;
 pub use node::Node;
 pub use origin::{AskError, ORIGIN_FORMAT, Origin, is_begun};
 pub use session::{Endpoint, Session, SessionError};
-pub use status::{MergeStatus, NodeStatus, PeerLink};
+pub use status::{MergeStatus, NodeStatus, PeerLink, role_number};
 pub use subscription::Subscription;
 pub use synod_transport::{Obstacle, ObstacleKind, Repeats, Tls, TransportError};
 pub use synod_wire::GROUPS_MAX;

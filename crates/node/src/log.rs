@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use synod_host::Exit;
+use synod_host::{Bundles, Exit};
 use synod_replica::{Event, worth_a_snapshot};
 use synod_storage::{StorageError, Wal};
 use synod_sync::{
@@ -20,7 +20,6 @@ use synod_sync::{
 use synod_wire::{Encoded, GroupId, Keep, Lsn, ReplicaId, Slot};
 
 use crate::{
-    bundle::Bundles,
     inputs::Queue,
     protocol::Input,
     status::{Ahead, Shared},
@@ -172,11 +171,13 @@ impl LogStage {
             while let Some((_after, send)) = of.gate.leave(of.appended) {
                 #[cfg(feature = "shuttle")]
                 send.to.iter().for_each(|&to| of.shared.watch.leaves(to, &send.body, _after));
-                self.bundles.put(&*self.transport, send.version, group, &send.to, send.body);
+                let frame = |version, group, to: &_, body| self.transport.send_in(version, group, to, body);
+                self.bundles.put(send.version, group, &send.to, send.body, frame);
             }
             assert!(of.gate.is_empty(), "a message waits for a record that the log was not given");
         }
-        self.bundles.leave(&*self.transport);
+        self.bundles.leave(|version, group, to, body| self.transport.send_in(version, group, to, body));
+        self.transport.flush();
     }
 
     pub(crate) fn commit(&mut self) -> Result<(), StorageError> {

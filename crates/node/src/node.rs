@@ -8,6 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use synod_consensus::{ElectionKind, Link, Role};
+use synod_host::Parting;
 use synod_replica::{
     Action, Event, Executor, Group, History, Mark, MergedFiles, Met, PeerMessage, Replica, StateMachine,
 };
@@ -25,15 +26,13 @@ use crate::{
     Config, ConfigError, Ended, Handle, Lacking, Origin, StartError,
     alone::is_only_voter,
     apart::apart,
-    bundle::{self, BUNDLE},
     executor::Job,
     found::{Found, FoundGroup, open, others_at_first},
     inputs::Queue,
     log::LogJob,
     meeting::{Meetings, outlived, write_what_is_heard},
     origin::peers_of,
-    parting::Parting,
-    protocol::{Clock, Input},
+    protocol::{Clock, Input, addressed, peers as peers_in},
     snapshots::{self, SnapshotJob},
     status::Shared,
     wiring::{Shares, Wiring},
@@ -127,7 +126,7 @@ struct Opened {
     lives: Lives,
     wal: Wal,
     /// The peers that its groups know.
-    parting: Parting,
+    parting: Parting<String>,
     /// It lost something that it learns again.
     amnesia: bool,
     /// The snapshots of merged groups.
@@ -309,7 +308,7 @@ impl Node {
         for Begun { group: id, replica, origin, .. } in &begun {
             let (group, now) = (replica.group(), clock.now());
             let (members, former) = peers_of(group, origin, config.me);
-            parting.group(now, *id, group, members, former);
+            parting.group(now, *id, group, addressed(members), addressed(former));
             peers.expect(*id, group.births());
         }
         peers.forget_all_but(|id| parting.remembers(id))?;
@@ -338,7 +337,7 @@ impl Node {
         let end = Arc::new(End::default());
         let (wiring, ends) = Wiring::new(&config, begun.len(), durable).map_err(StartError::Thread)?;
         let meeting = Arc::new(meetings(&config, &begun[0], &book, wiring.inputs.clone()));
-        let members: Vec<_> = parting.peers().cloned().collect();
+        let members: Vec<_> = peers_in(&parting).collect();
         let mut connections = connect(&config, members, &begun, &meeting, lives, &wiring, &end)?;
         let (transport, inbox) = (connections.sender(), connections.inbox());
 
@@ -689,8 +688,8 @@ pub(crate) fn receive(
         events.push((group, Event::Receive { from, message }));
         Ok(())
     };
-    if group == BUNDLE {
-        let messages = bundle::open(body).map_err(|error| Unreadable(error.to_string()))?;
+    if group == synod_host::BUNDLE {
+        let messages = synod_host::open(body).map_err(|error| Unreadable(error.to_string()))?;
         return messages.into_iter().try_for_each(one);
     }
     one((group, body))

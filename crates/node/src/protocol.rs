@@ -8,7 +8,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use synod_consensus::{Link, To};
-use synod_host::{self as host, Host};
+use synod_host::{self as host, Bundles, Host, Parting};
 use synod_replica::{
     Event, Group, LogBegin, LogFrom, LogPart, Met, PeerMessage, Replica, RequestError, SessionCommand,
     StateMachine,
@@ -19,12 +19,11 @@ use synod_sync::{
     time::Instant,
 };
 use synod_transport::{Inbox, Peer};
-use synod_wire::{CommandKind, GROUPS_SINCE, GroupId, Lsn, ReplicaId, Time};
+use synod_wire::{CommandKind, GroupId, Lsn, ReplicaId, Time};
 use tokio::sync::oneshot;
 
 use crate::{
     Ended, Origin,
-    bundle::Bundles,
     event_loop::Task,
     executor::{Executors, Job},
     handle::Reply,
@@ -34,7 +33,6 @@ use crate::{
     merged::Query,
     node::{met_in, receive},
     origin::peers_of,
-    parting::Parting,
     snapshots::SnapshotJob,
     status::Ahead,
 };
@@ -117,7 +115,7 @@ pub(crate) struct Common {
     /// Identities and births of the other replicas when they were last seen.
     pub(crate) book: Arc<PeerBook>,
     /// The peers: the members of all groups, and for a while those who were.
-    pub(crate) parting: Parting,
+    pub(crate) parting: Parting<String>,
     /// What ends this replica.
     pub(crate) failed: Option<Ended>,
     /// Whether the log was told that it has everything again.
@@ -401,7 +399,9 @@ impl<S: StateMachine> ProtocolStage<S> {
             return;
         }
         self.host.touched().iter().for_each(|group| hosted[usize::from(group.0)].hand_over());
-        common.bundles.leave(&*common.transport);
+        let transport = &common.transport;
+        common.bundles.leave(|version, group, to, body| transport.send_in(version, group, to, body));
+        transport.flush();
         // In a group that does not count on it, it may have no vote for good. There the log of the group says what it
         // lost.
         let counted = |replica: &&Replica| replica.group().counts(common.me);
@@ -462,31 +462,25 @@ impl<S: StateMachine> ProtocolStage<S> {
 }
 
 impl Common {
-    /// Encodes a message once for all peers that speak the same version, and sends it, or leaves it to the log.
+    /// Sends a message, or leaves it to the log.
     pub(crate) fn send(&mut self, of: &mut Hosted, to: &To, message: &PeerMessage, after: Lsn) {
+        let transport = &self.transport;
         // The replica may still have a word for one that was removed and is let go of.
         let peers = to.ids().iter().copied().filter(|&id| self.parting.has(id));
-        let mut peers: Vec<_> = peers.map(|id| (self.transport.version(id), id)).collect();
-        peers.sort_unstable_by_key(|&(version, _)| version);
-        for peers in peers.chunk_by(|one, other| one.0 == other.0) {
-            let version = peers[0].0;
-            let knows_group = of.group == GroupId::FIRST || version >= GROUPS_SINCE;
-            if !knows_group || !message.is_spoken_in(version) {
-                continue;
-            }
-            let body = message.encode_in(version);
-            let to: Vec<_> = peers.iter().map(|&(_, id)| id).collect();
+        let peers = peers.map(|id| (transport.version(id), id)).collect();
+        host::encode(of.group, message, peers, |version, to, body| {
             of.shared.messages_sent.add(to.len() as u64);
             #[cfg(feature = "shuttle")]
             to.iter().for_each(|&to| of.shared.watch.said(to, &body, after));
             if of.admits(after) {
                 #[cfg(feature = "shuttle")]
                 to.iter().for_each(|&to| of.shared.watch.leaves(to, &body, after));
-                self.bundles.put(&*self.transport, version, of.group, &to, body);
+                let frame = |version, group, to: &_, body| transport.send_in(version, group, to, body);
+                self.bundles.put(version, of.group, &to, body, frame);
             } else {
                 self.job.sends.push((of.group, after, GatedSend { to, version, body }));
             }
-        }
+        });
     }
 
     /// A group is another one now.
@@ -497,20 +491,21 @@ impl Common {
         origin: &Origin,
     ) -> Result<(), StorageError> {
         let (members, former) = peers_of(group, origin, self.me);
+        let (members, former) = (addressed(members), addressed(former));
         self.parting.group(self.clock.now(), of, group, members, former);
         self.book.forget_all_but(|id| self.parting.remembers(id))?;
         let strangers = self.book.expect(of, group.births());
         if !strangers.is_empty() {
             // Their sessions end, and begin again only with those that the group knows.
-            let known = self.parting.peers().filter(|peer| !strangers.contains(&peer.id));
-            self.set_peers_to(known.cloned().collect());
+            let known = peers(&self.parting).filter(|peer| !strangers.contains(&peer.id));
+            self.set_peers_to(known.collect());
         }
         self.set_peers();
         Ok(())
     }
 
     fn set_peers(&self) {
-        self.set_peers_to(self.parting.peers().cloned().collect());
+        self.set_peers_to(peers(&self.parting).collect());
     }
 
     fn set_peers_to(&self, peers: Vec<Peer>) {
@@ -518,4 +513,14 @@ impl Common {
             tracing::error!(%error, "the group has a member that cannot be a peer; connections stay as they are");
         }
     }
+}
+
+/// The replicas to be connected with, and where they are.
+pub(crate) fn peers(parting: &Parting<String>) -> impl Iterator<Item = Peer> {
+    parting.peers().cloned().map(|(id, address)| Peer { id, address })
+}
+
+/// The same for [`Parting`].
+pub(crate) fn addressed(peers: Vec<Peer>) -> Vec<(ReplicaId, String)> {
+    peers.into_iter().map(|Peer { id, address }| (id, address)).collect()
 }

@@ -208,6 +208,13 @@ pub(crate) struct Shared {
 
 const ROLES: [Role; 5] = [Role::Follower, Role::Candidate, Role::Leader, Role::Recovering, Role::Learner];
 
+/// A role as the metric `synod_role` has it.
+#[must_use]
+pub fn role_number(role: Role) -> u8 {
+    let number = ROLES.iter().position(|&listed| listed == role).expect("all roles are listed");
+    u8::try_from(number).expect("five roles")
+}
+
 impl Shared {
     pub(crate) fn set_clock(&self, clock: Clocked) {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -221,8 +228,7 @@ impl Shared {
     }
 
     pub(crate) fn store(&self, status: &ReplicaStatus) {
-        let role = ROLES.iter().position(|&role| role == status.protocol.role).expect("all roles are listed");
-        self.role.store(u8::try_from(role).expect("five roles"), Relaxed);
+        self.role.store(role_number(status.protocol.role), Relaxed);
         self.without_memory.store(status.without_memory, Relaxed);
         self.takes_care.store(status.takes_care, Relaxed);
         self.leader.set(status.protocol.view.leader.map_or(0, |leader| leader.0));
@@ -327,6 +333,48 @@ pub struct NodeStatus {
     pub merge: Option<MergeStatus>,
 }
 
+impl Default for NodeStatus {
+    /// A follower that knows of nothing.
+    fn default() -> NodeStatus {
+        NodeStatus {
+            role: Role::Follower,
+            without_memory: false,
+            takes_care: false,
+            leader: None,
+            epoch: Epoch(0),
+            ballot: Ballot::ZERO,
+            decided: Slot::ZERO,
+            decided_elsewhere: Slot::ZERO,
+            executed: Slot::ZERO,
+            snapshot: Slot::ZERO,
+            receiving: (0, 0),
+            sources: 0,
+            learners: Vec::new(),
+            log_bytes: 0,
+            messages_sent: 0,
+            client_sessions: 0,
+            peers: Vec::new(),
+            waits_for: Vec::new(),
+            forked_with: Vec::new(),
+            merge: None,
+        }
+    }
+}
+
+impl NodeStatus {
+    /// The slots that it lacks of those that it knows to be decided elsewhere.
+    #[must_use]
+    pub fn missing(&self) -> u64 {
+        self.decided_elsewhere.0.saturating_sub(self.decided.0)
+    }
+
+    /// How far a learner is, as far as it told this replica.
+    #[must_use]
+    pub fn learned(&self, id: ReplicaId) -> Option<Slot> {
+        self.learners.iter().find(|(learner, _)| *learner == id).map(|&(_, slot)| slot)
+    }
+}
+
 /// Where one of several groups is in their common order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -355,6 +403,12 @@ pub struct PeerLink {
 }
 
 impl PeerLink {
+    /// A connection that nothing is in the way of, or none that anything is known of.
+    #[must_use]
+    pub fn new(id: ReplicaId, up_since: Option<Instant>) -> PeerLink {
+        PeerLink { id, up_since, obstacle: None, calls: false }
+    }
+
     pub(crate) fn of(peer: PeerMetrics) -> PeerLink {
         let (up_since, calls) = (peer.up_since(), peer.calls());
         PeerLink { id: peer.peer, up_since, obstacle: peer.obstacle, calls }

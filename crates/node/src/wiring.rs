@@ -1,8 +1,8 @@
 //! The stages of a replica, and the queues between them.
 
-use std::{collections::VecDeque, io, sync::atomic::AtomicU64, time::Duration};
+use std::{collections::VecDeque, io, sync::atomic::AtomicU64};
 
-use synod_host::{Entry, Host, SnapshotBook, Started};
+use synod_host::{Bundles, Entry, Host, Parting, SnapshotBook, Started};
 use synod_replica::{Executor, MergedFiles, Pace, StateMachine};
 use synod_storage::{DataDir, PeerBook, Wal};
 use synod_sync::{
@@ -18,7 +18,6 @@ use tokio::sync::Semaphore;
 use crate::metrics::Queues;
 use crate::{
     Config, Handle, Merging, Threads,
-    bundle::Bundles,
     event_loop::Task,
     executor::{ExecutorStage, Executors, Job, JobSender},
     handle::Inner,
@@ -27,16 +26,11 @@ use crate::{
     log::{LogJob, LogStage, LoggedGroup},
     merged::{MergedGroup, MergedStage},
     node::{Begun, Notes},
-    parting::Parting,
     protocol::{Clock, Common, ProtocolStage},
     snapshots::{GroupSnapshots, Reader, SnapshotJob, SnapshotStage},
     status::{Ahead, Shared},
     view::Watched,
 };
-
-/// The part of a heartbeat's interval to whole multiples of which several groups round their timers, so that one
-/// wake-up serves many.
-const TIMERS_SHARE: u32 = 8;
 
 /// Events of peers and requests of clients that may wait for the protocol's thread. A thread that brings more waits,
 /// and with it, in the end, the connection that it came from.
@@ -75,7 +69,7 @@ pub(crate) struct Ends {
 pub(crate) struct Shares {
     pub(crate) book: Arc<PeerBook>,
     /// The peers that the groups know.
-    pub(crate) parting: Parting,
+    pub(crate) parting: Parting<String>,
     /// The replica lost something that it learns again.
     pub(crate) amnesia: bool,
 }
@@ -281,14 +275,9 @@ impl Wiring {
         let (started, hosted): (Vec<_>, Vec<_>) = groups.into_iter().unzip();
         let now = common.clock.now();
         let pace = config.merging.map(|Merging { take, skips, .. }| Pace::new(skips, take, self.count, now));
-        let several = self.count > 1;
-        let grid = if several {
-            config.settings.consensus.heartbeat_interval / TIMERS_SHARE
-        } else {
-            Duration::ZERO
-        };
+        let heartbeat = config.settings.consensus.heartbeat_interval;
         ProtocolStage {
-            host: Host::new(config.me, started, pace, grid),
+            host: Host::new(config.me, started, pace, heartbeat),
             hosted,
             inputs,
             inbox,

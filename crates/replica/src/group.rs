@@ -80,6 +80,12 @@ impl Member {
     pub fn voter(id: ReplicaId, info: MemberInfo) -> Member {
         Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0), birth: None }
     }
+
+    /// Its name for people: the id if it has told none.
+    #[must_use]
+    pub fn name(&self) -> String {
+        if self.info.name.is_empty() { self.id.to_string() } else { self.info.name.clone() }
+    }
 }
 
 /// The members of a group, its protocol, and what else all its replicas must have alike.
@@ -170,6 +176,12 @@ impl Group {
         self.members.iter().find(|member| member.id == id)
     }
 
+    /// The name for people of a member with this id: the id if there is none.
+    #[must_use]
+    pub fn name_of(&self, id: ReplicaId) -> String {
+        self.member(id).map_or_else(|| id.to_string(), Member::name)
+    }
+
     /// Whether the replica `id` votes.
     #[must_use]
     pub fn votes(&self, id: ReplicaId) -> bool {
@@ -179,6 +191,12 @@ impl Group {
     /// The members that vote.
     pub fn voters(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         self.members.iter().filter(|member| member.standing == Standing::Voter).map(|member| member.id)
+    }
+
+    /// Whether the replica `id` is a member without a vote.
+    #[must_use]
+    pub fn learns(&self, id: ReplicaId) -> bool {
+        self.member(id).is_some_and(|member| member.standing != Standing::Voter)
     }
 
     /// The members that learn.

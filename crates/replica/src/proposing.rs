@@ -181,7 +181,7 @@ impl Replica {
     }
 
     fn forward(&mut self, now: Time, ballot: Ballot, actions: &mut Vec<Action>) {
-        let Some(route) = self.way() else { return };
+        let Some(route) = self.leader_route() else { return };
         let (leader, retry) = (Taker::Leader(ballot), self.forward_retry());
         // A replica that takes no part in ordering sends all that it has to the leader.
         let anywhere = self.proposes_without_leading();
@@ -215,7 +215,7 @@ impl Replica {
     /// When this replica next proposes or forwards something by itself.
     pub(crate) fn proposes_at(&self) -> Option<Time> {
         let (leads, anywhere) = (self.leads(), self.proposes_without_leading());
-        let follows = !leads && self.way().is_some();
+        let follows = !leads && self.leader_route().is_some();
         let proposes = (leads || anywhere) && self.room() > 0 && self.changing.held_back.is_none();
         let forwards = follows && !anywhere && self.may_forward(self.view.ballot);
         let new = self.requests.batch_due().filter(|_| proposes || forwards);

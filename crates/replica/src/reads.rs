@@ -12,7 +12,7 @@ use std::{
 use synod_consensus::{Bug, Control, Input, ReadToken};
 use synod_wire::{Incarnation, Slot, Time};
 
-use crate::{Action, ReadId, Replica, message::Routed, relay::Way};
+use crate::{Action, ReadId, Replica, message::Routed, relay::RelayRoute};
 
 /// The most questions under way at a time: one is answered while the next collects reads.
 const ROUNDS_MAX: usize = 2;
@@ -31,7 +31,7 @@ struct Round {
 #[derive(Debug)]
 struct Remote {
     /// The way on which the answer goes back.
-    route: Way,
+    route: RelayRoute,
     /// The asker's own token.
     token: u64,
     asked: Time,
@@ -43,7 +43,7 @@ pub enum Asker {
     /// From a client of this replica.
     Here,
     /// From another replica: the way back, and the token that it gave the question.
-    Peer(Way, u64),
+    Peer(RelayRoute, u64),
 }
 
 /// The most reads that may wait here; more are refused.
@@ -103,7 +103,7 @@ impl Reads {
     }
 
     /// Adds a question of another replica; `None` if too many wait already: it asks again.
-    pub fn ask_for(&mut self, route: Way, token: u64, now: Time) -> Option<ReadToken> {
+    pub fn ask_for(&mut self, route: RelayRoute, token: u64, now: Time) -> Option<ReadToken> {
         if self.remote.len() >= REMOTE_MAX {
             return None;
         }
@@ -119,13 +119,13 @@ impl Reads {
 
     /// Gives up the questions of other replicas, since the protocol that had to answer them runs no more;
     /// returns where they came from, each with its token.
-    pub fn fail_remote(&mut self) -> Vec<(Way, u64)> {
+    pub fn fail_remote(&mut self) -> Vec<(RelayRoute, u64)> {
         std::mem::take(&mut self.remote).into_values().map(|remote| (remote.route, remote.token)).collect()
     }
 
     /// Gives up the questions of other replicas that came at or before `asked_max`; returns where they came
     /// from, each with its token.
-    pub fn expire_remote(&mut self, asked_max: Time) -> Vec<(Way, u64)> {
+    pub fn expire_remote(&mut self, asked_max: Time) -> Vec<(RelayRoute, u64)> {
         let expired = self.remote.extract_if(.., |_, remote| remote.asked <= asked_max);
         expired.map(|(_, remote)| (remote.route, remote.token)).collect()
     }
@@ -228,7 +228,7 @@ impl Replica {
         if self.reads.overdue(now, self.forward_retry()) {
             self.reads.ask_again();
         }
-        let Some(route) = self.way() else { return };
+        let Some(route) = self.leader_route() else { return };
         if let Some(token) = self.reads.ask(now) {
             if route.to == self.me {
                 self.input(now, Input::Control(Control::ReadIndex(token)), actions);
@@ -249,7 +249,7 @@ impl Replica {
     }
 
     /// Tells other replicas that their questions are not answered here, so that they ask elsewhere.
-    pub(crate) fn refuse_reads(&mut self, asked: Vec<(Way, u64)>, actions: &mut Vec<Action>) {
+    pub(crate) fn refuse_reads(&mut self, asked: Vec<(RelayRoute, u64)>, actions: &mut Vec<Action>) {
         for (route, token) in asked {
             self.send_on(route, Routed::ReadIndexAnswer { token, slot: None }, actions);
         }

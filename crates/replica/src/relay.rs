@@ -27,7 +27,7 @@ use crate::{Action, PeerMessage, Replica, message::Routed};
 
 /// The way of a message from here to another replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct RelayRoute {
     /// The replica that it is for.
     pub to: ReplicaId,
     /// The voter that passes the message on; `None` if it goes directly.
@@ -103,7 +103,7 @@ impl Replica {
     /// Looks for a way to the leader if this replica misses it, and goes back to the direct one if it does not.
     pub(crate) fn find_way(&mut self, now: Time, actions: &mut Vec<Action>) {
         let before = self.relay.via;
-        if self.way().is_some() && self.is_answer_overdue(now) {
+        if self.leader_route().is_some() && self.is_answer_overdue(now) {
             self.relay.not_answered(now);
         }
         if self.misses_leader(now) {
@@ -126,13 +126,13 @@ impl Replica {
     }
 
     /// The way on which messages for the leader go.
-    pub(crate) fn way(&self) -> Option<Way> {
+    pub(crate) fn leader_route(&self) -> Option<RelayRoute> {
         match self.relay.guide() {
-            Some(guide) => Some(Way { to: guide.leader, via: Some(guide.id) }),
+            Some(guide) => Some(RelayRoute { to: guide.leader, via: Some(guide.id) }),
             // What waits for a session waits here, and is known not to have left.
             None => {
                 let reached = |&to: &ReplicaId| to == self.me || !self.catch_up.is_down(to);
-                self.view.leader.filter(reached).map(|to| Way { to, via: None })
+                self.view.leader.filter(reached).map(|to| RelayRoute { to, via: None })
             }
         }
     }
@@ -233,7 +233,7 @@ impl Replica {
             return;
         }
         if to == self.me && origin != self.me {
-            let back = Way { to: origin, via: Some(from).filter(|&from| from != origin) };
+            let back = RelayRoute { to: origin, via: Some(from).filter(|&from| from != origin) };
             self.routed(now, back, message, actions);
         } else if from == origin && self.group.member(origin).is_some() && self.group.member(to).is_some() {
             if let Routed::ReadIndexAnswer { slot, .. } = message
@@ -248,7 +248,7 @@ impl Replica {
     }
 
     /// Something for the leader, or an answer of the leader, whichever way it came; `back` is the way back.
-    pub(crate) fn routed(&mut self, now: Time, back: Way, message: Routed, actions: &mut Vec<Action>) {
+    pub(crate) fn routed(&mut self, now: Time, back: RelayRoute, message: Routed, actions: &mut Vec<Action>) {
         match message {
             Routed::Forward(batch) => {
                 if self.leads() && self.would_be_stuck(now, &batch) {
@@ -274,8 +274,8 @@ impl Replica {
     }
 
     /// Sends something for the leader, or the leader's answer.
-    pub(crate) fn send_on(&self, route: Way, message: Routed, actions: &mut Vec<Action>) {
-        let Way { to, via } = route;
+    pub(crate) fn send_on(&self, route: RelayRoute, message: Routed, actions: &mut Vec<Action>) {
+        let RelayRoute { to, via } = route;
         let action = match via {
             None => Action::Send { to: to.into(), message: PeerMessage::Direct(message), after: Lsn::ZERO },
             Some(via) => {

@@ -26,7 +26,7 @@ use crate::{
     proposing::Changing,
     push::Pushes,
     reads::{READS_MAX, Reads},
-    relay::{Relay, Way},
+    relay::{Relay, RelayRoute},
     requests::{Expired, Requests},
     salvage::Salvaged,
     snapshots::Snapshots,
@@ -396,7 +396,7 @@ impl Replica {
             PeerMessage::Rejoin { kept, decided } => self.called_back(now, from, kept, decided),
             PeerMessage::SeekLeader => self.leader_sought(now, from, actions),
             PeerMessage::Direct(message) => {
-                self.routed(now, Way { to: from, via: None }, message, actions);
+                self.routed(now, RelayRoute { to: from, via: None }, message, actions);
             }
             PeerMessage::Relayed { origin, to, message } => {
                 self.relayed(now, from, origin, to, message, actions);

@@ -69,7 +69,8 @@ impl Group {
         self.disseminates() || self.protocol.every_replica_proposes()
     }
 
-    /// Whether a leader's proposals name the batches that their receiver has sent to the leader, in the place of these.
+    /// Whether dissemination is `references`: a proposal carries only the name of a batch that its receiver itself sent
+    /// to the leader.
     #[must_use]
     pub fn spares_origins(&self) -> bool {
         self.overrides.dissemination() == Dissemination::References

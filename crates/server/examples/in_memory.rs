@@ -7,7 +7,7 @@
 use std::{env, error::Error};
 
 use synod_kv::KvStore;
-use synod_server::{Config, InMemory, Member, Registry, Server, listen_addresses};
+use synod_server::{Config, InMemory, Member, MemberInfo, Registry, Server, listen_addresses};
 use synod_wire::{ClusterId, ReplicaId};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -16,15 +16,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let threads = arguments.next().map_or(Ok(1), |threads| threads.parse())?;
     let config =
         Config { client_addresses: listen_addresses(&url)?, client_io_threads: threads, ..Config::default() };
-    let member = Member {
-        id: ReplicaId(1),
-        name: "in-memory".into(),
-        peer_urls: Vec::new(),
-        client_urls: vec![url],
-        standing: synod_server::Standing::Voter,
-        decided: None,
-    };
-    let replica = InMemory::start(KvStore::new(), ClusterId(1), member)?;
+    let mut info = MemberInfo::new("in-memory", Vec::new());
+    info.client_urls = vec![url];
+    let replica = InMemory::start(KvStore::new(), ClusterId(1), Member::voter(ReplicaId(1), info))?;
     let server = Server::start(&config, replica, Registry::default())?;
     println!("serving at {:?}; Ctrl-C stops", server.client_addresses());
     let wait = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

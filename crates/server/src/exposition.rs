@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,7 +20,7 @@ use synod_metrics::Families;
 use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
-    Consistency, Group, Replica, Role, Standing, Status, Watches,
+    Consistency, Group, Replica, Status, Watches,
     etcd_names::by_etcds_names,
     services::{API_VERSION, Store},
 };
@@ -144,7 +145,7 @@ struct Present {
     /// Watches that are open, and how many of them have not been told everything.
     watches: Option<(usize, usize)>,
     status: Status,
-    group: Group,
+    group: Arc<Group>,
     /// By the number of the group; empty if there is one only.
     groups: Vec<Status>,
     /// The keys are spread over the groups, so that there is no single state.
@@ -154,18 +155,17 @@ struct Present {
 impl Collector for Present {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut families = Families(&mut encoder);
-        let Group { protocol, election, members, epoch, version, .. } = &self.group;
-        let Status { dissemination, durability, .. } = &self.status;
+        let Group { protocol, election, overrides, members, epoch, version, .. } = &*self.group;
         let labels = [
-            ("protocol", protocol),
-            ("election", election),
-            ("dissemination", dissemination),
-            ("durability", durability),
+            ("protocol", &protocol.to_string()),
+            ("election", &election.to_string()),
+            ("dissemination", &overrides.dissemination().to_string()),
+            ("durability", &self.status.durability),
         ];
         families.info("synod_ordering", "What orders, and what this replica makes durable", &labels)?;
-        families.gauge("synod_epoch", "Grows with every change of voters or of what orders", *epoch)?;
+        families.gauge("synod_epoch", "Grows with every change of voters or of what orders", epoch.0)?;
         families.gauge("synod_group_version", "Grows with every change of the group", *version)?;
-        let voters = members.iter().filter(|member| member.standing == Standing::Voter).count();
+        let voters = self.group.voters().count();
         let kinds = [("voter", voters), ("learner", members.len() - voters)];
         let kinds = kinds.map(|(standing, count)| ([("standing", standing)], count as u64));
         families.gauges("synod_members", "Members of the group as this replica knows it", kinds)?;
@@ -181,24 +181,24 @@ impl Collector for Present {
                 let numbered = self.groups.iter().enumerate();
                 numbered.map(move |(number, status)| ([("group", number.to_string())], value(status)))
             };
-            let leads = labelled(|status| u64::from(status.leader == Some(status.replica)));
+            let leads = labelled(|status| u64::from(status.leads()));
             families.gauges("synod_group_leads", "Whether this replica leads the group", leads)?;
             let help =
                 "0 follower, 1 candidate, 2 leader, 3 recovering, 4 learner, 5 away, which takes no part";
-            families.gauges("synod_group_role", help, labelled(|status| role_number(status.role)))?;
+            families.gauges("synod_group_role", help, labelled(role_number))?;
             let help = "Whether the replica lost (part of) its log, and does not vote yet in the group, which may need it";
-            let forgets = labelled(|status| u64::from(status.without_memory));
+            let forgets = labelled(|status| u64::from(status.node.without_memory));
             families.gauges("synod_group_without_memory", help, forgets)?;
             let help = "Replicas that have decided something else in the group than this one";
-            let forked = labelled(|status| status.forked_with.len() as u64);
+            let forked = labelled(|status| status.node.forked_with.len() as u64);
             families.gauges("synod_group_forked_peers", help, forked)?;
             let help = "Whether the group has the members of group 0";
             let follows = labelled(|status| u64::from(status.members_pending.is_empty()));
             families.gauges("synod_group_has_members", help, follows)?;
             let help = "The last slot of the group decided without a gap before it";
-            families.gauges("synod_group_decided_slot", help, labelled(|status| status.decided.0))?;
+            families.gauges("synod_group_decided_slot", help, labelled(|status| status.node.decided.0))?;
             let help = "The last slot of the group that was executed";
-            families.gauges("synod_group_applied_slot", help, labelled(|status| status.applied.0))?;
+            families.gauges("synod_group_applied_slot", help, labelled(|status| status.node.executed.0))?;
         }
         if !self.is_spread {
             self.encode_as_etcd(&mut families)?;
@@ -223,25 +223,21 @@ impl Collector for Present {
     }
 }
 
-/// As `synod_role` has it of the first group.
-fn role_number(role: Role) -> u64 {
-    match role {
-        Role::Follower => 0,
-        Role::Candidate => 1,
-        Role::Leader => 2,
-        Role::Recovering => 3,
-        Role::Learner => 4,
-        Role::Away => 5,
-    }
+/// As `synod_role` has it of the first group, and one more for a group in which the replica takes no part.
+fn role_number(status: &Status) -> u64 {
+    if status.is_away() { AWAY } else { synod_node::role_number(status.node.role).into() }
 }
+
+/// See [`role_number`].
+const AWAY: u64 = 5;
 
 impl Present {
     /// What dashboards and alert rules for etcd look at most, by etcd's names.
     fn encode_as_etcd(&self, families: &mut Families<'_, '_>) -> fmt::Result {
         let status = &self.status;
-        let leads = status.leader == Some(status.replica);
-        let learns = self.group.is_learner(status.replica);
-        let has_leader = u64::from(status.leader.is_some());
+        let leads = status.leads();
+        let learns = self.group.learns(status.replica);
+        let has_leader = u64::from(status.node.leader.is_some());
         families.gauge("etcd_server_has_leader", "Whether this replica knows a leader", has_leader)?;
         families.gauge("etcd_server_is_leader", "Whether this replica leads", u64::from(leads))?;
         families.gauge("etcd_server_is_learner", "Whether this replica is a learner", u64::from(learns))?;
@@ -258,9 +254,9 @@ impl Present {
             version,
         )?;
         let help = "The last slot that this replica knows to be decided";
-        families.counter("etcd_server_proposals_committed", help, status.decided.0)?;
+        families.counter("etcd_server_proposals_committed", help, status.node.decided.0)?;
         let help = "The last slot that this replica has executed";
-        families.counter("etcd_server_proposals_applied", help, status.applied.0)?;
+        families.counter("etcd_server_proposals_applied", help, status.node.executed.0)?;
         if self.quota_bytes > 0 {
             let help = "The size of the store at which writes are refused";
             families.gauge_bytes("etcd_server_quota_backend", help, self.quota_bytes)?;

@@ -128,7 +128,7 @@ pub(crate) struct UsersChange {
 impl UsersChange {
     /// Whether a replica with this status has certainly executed it.
     pub(crate) fn is_executed(&self, status: &ReplicaStatus) -> bool {
-        !self.is_merged && self.slot <= status.applied
+        !self.is_merged && self.slot <= status.node.executed
     }
 }
 

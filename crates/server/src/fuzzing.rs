@@ -32,8 +32,8 @@ use tonic::Status;
 pub use self::watches::{Seen as WatchesSeen, Step as WatchStep, watch};
 
 use crate::{
-    Auth, Change, ChangeError, Changed, Config, Consistency, Group, InMemory, Limits, Member, MoveError,
-    Replica, RequestError, Standing, TokenKind, Watches,
+    Auth, ChangeError, Changed, Config, Consistency, Group, InMemory, Limits, Member, MemberInfo, MoveError,
+    Replica, RequestError, TokenKind, Wanted, Watches,
     auth::{Caller, Found},
     call::{self, serve_http2},
     exposition::{Exposition, Format},
@@ -75,14 +75,9 @@ struct InPlace {
 impl InPlace {
     fn new(auth: &Auth, watches: &Watches) -> InPlace {
         static SHELL: LazyLock<InMemory> = LazyLock::new(|| {
-            let member = Member {
-                id: ReplicaId(1),
-                name: "only".into(),
-                peer_urls: vec!["http://127.0.0.1:2380".into()],
-                client_urls: vec!["http://127.0.0.1:2379".into()],
-                standing: Standing::Voter,
-                decided: None,
-            };
+            let mut info = MemberInfo::new("only", vec!["http://127.0.0.1:2380".into()]);
+            info.client_urls = vec!["http://127.0.0.1:2379".into()];
+            let member = Member::voter(ReplicaId(1), info);
             InMemory::start(KvStore::new(), ClusterId(1), member).expect("a thread can be started")
         });
         let store = KvStore::new().authenticating(auth.feed()).feeding(watches.feed_alone());
@@ -145,12 +140,12 @@ impl Replica for InPlace {
         self.shell.status()
     }
 
-    fn group(&self) -> Group {
+    fn group(&self) -> Arc<Group> {
         self.shell.group()
     }
 
-    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Changed, ChangeError> {
-        self.shell.change(expected, change).await
+    async fn change(&self, expected: Option<u64>, wanted: &Wanted<'_>) -> Result<Changed, ChangeError> {
+        self.shell.change(expected, wanted).await
     }
 
     async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {

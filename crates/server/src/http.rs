@@ -10,10 +10,11 @@ use hyper::{
 };
 use serde_json::{Value, json};
 use synod_api::etcdserverpb::{AlarmMember, AlarmType};
+use synod_consensus::Role;
 use tonic::Status;
 
 use crate::{
-    Consistency, Replica, Role,
+    Consistency, Replica,
     exposition::{Exposition, Format},
     services::{API_VERSION, CLUSTER_VERSION, STORAGE_VERSION, Store},
 };
@@ -202,18 +203,18 @@ impl<R: Replica> Pages<R> {
     /// Where this replica stands, as etcd has it for Raft.
     fn ordering(&self) -> Value {
         let status = self.store.replica().status();
-        let state = match status.role {
+        let state = match status.node.role {
             Role::Leader => "StateLeader",
             Role::Candidate => "StateCandidate",
-            Role::Follower | Role::Recovering | Role::Learner | Role::Away => "StateFollower",
+            _ => "StateFollower",
         };
         json!({
             "id": format!("{:x}", status.replica.0),
-            "term": status.ballot.round,
-            "commit": status.decided.0,
-            "lead": format!("{:x}", status.leader.map_or(0, |leader| leader.0)),
+            "term": status.node.ballot.round,
+            "commit": status.node.decided.0,
+            "lead": format!("{:x}", status.node.leader.map_or(0, |leader| leader.0)),
             "raftState": state,
-            "applied": status.applied.0,
+            "applied": status.node.executed.0,
         })
     }
 
@@ -225,7 +226,7 @@ impl<R: Replica> Pages<R> {
 
     /// Whether there is a group with members here that knows of no leader.
     fn leads_nobody(&self) -> bool {
-        let leads_nobody = |group: &R| group.elsewhere().is_none() && group.status().leader.is_none();
+        let leads_nobody = |group: &R| group.elsewhere().is_none() && group.status().node.leader.is_none();
         self.store.groups().iter().any(leads_nobody)
     }
 }

@@ -250,20 +250,13 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::{
-        Config, InMemory, Member, Standing, exposition::Exposition, feeds::Feeds, http::Pages,
+        Config, InMemory, Member, MemberInfo, exposition::Exposition, feeds::Feeds, http::Pages,
         readers::Readers, services::Store,
     };
 
     /// A store of one replica.
     pub(crate) fn store() -> Store<InMemory> {
-        let member = Member {
-            id: ReplicaId(1),
-            name: "only".into(),
-            peer_urls: Vec::new(),
-            client_urls: Vec::new(),
-            standing: Standing::Voter,
-            decided: None,
-        };
+        let member = Member::voter(ReplicaId(1), MemberInfo::new("only", Vec::new()));
         let replica = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
         let admission = Admission::new(4 << 20, "too many");
         Store::new(

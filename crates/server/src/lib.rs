@@ -22,7 +22,8 @@
 //! - **Back-pressure**: a request waits inside [`Replica::execute`], whose queues are bounded; the connection's
 //!   window and number of streams bound how many can wait there.
 //!
-//! **Architecture invariant:** `replica.rs` names no type of gRPC, and the services name no type of the runtime.
+//! **Architecture invariant:** `replica.rs` names no type of gRPC, and the services nothing of a node but how it sees
+//! itself. Roles, groups, members and changes are those of the replica; `services/translation.rs` makes messages of them.
 
 mod auth;
 mod call;
@@ -41,6 +42,7 @@ mod http1;
 mod json;
 mod memory;
 mod methods;
+pub mod node;
 mod openings;
 mod readers;
 mod replica;
@@ -50,6 +52,7 @@ mod services;
 mod slow;
 mod turns;
 mod upkeep;
+pub mod urls;
 mod watch;
 mod web;
 
@@ -60,9 +63,9 @@ pub use config::Config;
 pub use event_loop::EventLoop;
 pub use memory::InMemory;
 pub use replica::{
-    Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError,
-    Ordered, PeerStatus, Point, Refusal, Replica, RequestError, Role, Standing, Start, Status,
-    SubscribeError, Subscription, Timed,
+    Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Goal, Group, Limits, Member, MemberInfo,
+    MoveError, NodeStatus, Ordered, PeerLink, Point, Refusal, Replica, RequestError, Standing, Start, Status,
+    SubscribeError, Subscription, Timed, Wanted,
 };
 pub use requests::RequestMetrics;
 pub use serve::Server;

@@ -11,13 +11,14 @@ use std::{
 };
 
 use bytes::Bytes;
+use synod_consensus::{Options, Role};
 use synod_replica::{Context, StateMachine};
 use synod_wire::{Ballot, ClusterId, Epoch, ReplicaId, SessionId, Slot};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    Change, ChangeError, Changed, Consistency, Group, Limits, Member, MoveError, Replica, RequestError, Role,
-    Standing, Status, replica,
+    ChangeError, Changed, Consistency, Group, Limits, Member, MoveError, NodeStatus, Replica, RequestError,
+    Standing, Status, Wanted, replica,
 };
 
 /// Requests that wait for the executor. A further one makes its sender wait.
@@ -28,12 +29,13 @@ const TAKE_MAX: usize = 1024;
 const BALLOT_ROUND: u64 = 1;
 
 /// A cluster of one replica that keeps its state in memory only, for examples, for tests of clients, and for
-/// measuring the server alone. The state is lost when the last handle is dropped.
+/// measuring the server alone. The state is lost when the last handle is dropped. Its group has the default protocol,
+/// which orders nothing here.
 #[derive(Clone)]
 pub struct InMemory {
     requests: mpsc::Sender<Request>,
     cluster: ClusterId,
-    member: Member,
+    group: Arc<Group>,
     limits: Limits,
     shared: Arc<Shared>,
 }
@@ -70,7 +72,7 @@ enum Request {
 
 impl fmt::Debug for InMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InMemory").field("member", &self.member).finish_non_exhaustive()
+        f.debug_struct("InMemory").field("member", self.member()).finish_non_exhaustive()
     }
 }
 
@@ -89,7 +91,13 @@ impl InMemory {
                 taken.drain(..).for_each(|request| executor.serve(request));
             }
         })?;
-        Ok(InMemory { requests, cluster, member, limits: Limits::default(), shared })
+        let mut group = Group::of(&Options::default(), [member.id]);
+        group.members = vec![member];
+        Ok(InMemory { requests, cluster, group: Arc::new(group), limits: Limits::default(), shared })
+    }
+
+    fn member(&self) -> &Member {
+        &self.group.members[0]
     }
 
     /// The same replica with other limits on a request.
@@ -146,60 +154,38 @@ impl Replica for InMemory {
 
     fn status(&self) -> Status {
         let applied = Slot(self.shared.applied.load(Ordering::Relaxed));
+        let Member { id, ref info, .. } = *self.member();
+        let mut node = NodeStatus::default();
+        (node.role, node.leader) = (Role::Leader, Some(id));
+        (node.epoch, node.ballot) = (Epoch(1), Ballot { round: BALLOT_ROUND, replica: id });
+        (node.decided, node.executed) = (applied, applied);
+        node.client_sessions = self.shared.sessions.load(Ordering::Relaxed);
         Status {
             cluster: self.cluster,
-            replica: self.member.id,
-            name: self.member.name.clone(),
-            role: Role::Leader,
-            without_memory: false,
-            leader: Some(self.member.id),
-            ballot: Ballot { round: BALLOT_ROUND, replica: self.member.id },
-            epoch: Epoch(1),
-            protocol: "none".into(),
-            election: "none".into(),
-            dissemination: "none".into(),
+            replica: id,
+            name: info.name.clone(),
             durability: "none".into(),
-            decided: applied,
-            applied,
-            log_bytes: 0,
-            snapshot: Slot::ZERO,
-            sessions: self.shared.sessions.load(Ordering::Relaxed),
+            node,
+            group: self.group(),
             troubles: Vec::new(),
-            forked_with: Vec::new(),
-            peers: Vec::new(),
-            receiving: None,
-            missing: 0,
-            sources: 0,
-            waits_for: Vec::new(),
             members_pending: String::new(),
-            position: None,
-            placement: String::new(),
-            voters: Vec::new(),
-            stalled: None,
             merged: Vec::new(),
         }
     }
 
-    fn group(&self) -> Group {
-        Group {
-            version: 1,
-            epoch: 1,
-            protocol: "none".into(),
-            election: "none".into(),
-            options: String::new(),
-            limits: String::new(),
-            members: vec![self.member.clone()],
-        }
+    fn group(&self) -> Arc<Group> {
+        Arc::clone(&self.group)
     }
 
     /// A cluster without replication has no members to change.
-    async fn change(&self, _: Option<u64>, _: Change) -> Result<Changed, ChangeError> {
+    async fn change(&self, _: Option<u64>, _: &Wanted<'_>) -> Result<Changed, ChangeError> {
         Err(ChangeError::Unacceptable("a replica in memory stays alone".into()))
     }
 
     /// The only replica leads already.
     async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
-        let voter = to == self.member.id && self.member.standing == Standing::Voter;
+        let member = self.member();
+        let voter = to == member.id && member.standing == Standing::Voter;
         if voter { Ok(()) } else { Err(MoveError::BadTransferee) }
     }
 }
@@ -281,7 +267,7 @@ mod tests {
     use std::io::{Read, Write};
 
     use super::*;
-    use synod_replica::Frozen;
+    use synod_replica::{Frozen, MemberInfo};
 
     /// A state machine that adds up the lengths of its commands.
     struct Sum(u64);
@@ -317,14 +303,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_number_is_executed_once_and_forgotten_once_given_up() {
-        let member = Member {
-            id: ReplicaId(1),
-            name: "only".into(),
-            peer_urls: Vec::new(),
-            client_urls: Vec::new(),
-            standing: Standing::Voter,
-            decided: None,
-        };
+        let member = Member::voter(ReplicaId(1), MemberInfo::new("only", Vec::new()));
         let replica = InMemory::start(Sum(0), ClusterId(1), member).unwrap();
         let session = replica.open_session().await.unwrap();
         let add = |sequence, lowest| replica.execute_in_session(session, sequence, lowest, "abc".into());
@@ -338,6 +317,6 @@ mod tests {
         let stranger = SessionId(99);
         let refused = replica.execute_in_session(stranger, 1, 1, "abc".into()).await;
         assert_eq!(refused, Err(RequestError::SessionExpired));
-        assert_eq!(replica.status().applied, Slot(3));
+        assert_eq!(replica.status().node.executed, Slot(3));
     }
 }

@@ -262,7 +262,7 @@ impl<R: Replica> Caretaking<R> {
             corrupt: status.alarms.iter().any(|raised| raised.alarm() == AlarmType::Corrupt),
             takes_care: self.replica.takes_care(),
             members: self.replica.group().members.len(),
-            forked_with: self.replica.status().forked_with.into_iter().map(|id| id.0).collect(),
+            forked_with: self.replica.status().node.forked_with.into_iter().map(|id| id.0).collect(),
         }
     }
 

@@ -6,7 +6,7 @@ use etcd_client::{
     WatchOptions,
 };
 use synod_kv::KvStore;
-use synod_server::{Config, InMemory, Limits, Member, Registry, Server, Watches};
+use synod_server::{Config, InMemory, Limits, Member, MemberInfo, Registry, Server, Watches};
 use synod_wire::{ClusterId, ReplicaId};
 use tonic::Code;
 
@@ -18,15 +18,9 @@ fn replica() -> InMemory {
 }
 
 fn replica_of(store: KvStore) -> InMemory {
-    let member = Member {
-        id: ReplicaId(MEMBER),
-        name: "only".into(),
-        peer_urls: vec!["http://127.0.0.1:2380".into()],
-        client_urls: vec!["http://127.0.0.1:2379".into()],
-        standing: synod_server::Standing::Voter,
-        decided: None,
-    };
-    InMemory::start(store, ClusterId(CLUSTER), member).unwrap()
+    let mut info = MemberInfo::new("only", vec!["http://127.0.0.1:2380".into()]);
+    info.client_urls = vec!["http://127.0.0.1:2379".into()];
+    InMemory::start(store, ClusterId(CLUSTER), Member::voter(ReplicaId(MEMBER), info)).unwrap()
 }
 
 fn config() -> Config {

@@ -53,6 +53,9 @@ pub struct RunArgs {
     /// seed draws one of the first six
     #[arg(long)]
     pub family: Option<Family>,
+    /// The groups of each node: 1, or shard:N.
+    #[arg(long, value_name = "GROUPS", default_value = "1", value_parser = groups)]
+    pub groups: usize,
     /// The seeds to run, from A up to and without B; a single number is one seed.
     #[arg(long, value_name = "A..B", default_value = "0..2000")]
     pub seeds: Seeds,
@@ -338,10 +341,21 @@ pub fn run(args: &RunArgs) -> ExitCode {
     if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Most groups of a simulated node.
+const GROUPS_MAX: usize = 8;
+
+/// Reads how many groups each node has.
+fn groups(text: &str) -> Result<usize, String> {
+    let count =
+        if text == "1" { Some(1) } else { text.strip_prefix("shard:").and_then(|count| count.parse().ok()) };
+    let accepted = |count: &usize| (1..=GROUPS_MAX).contains(count);
+    count.filter(accepted).ok_or(format!("accepted: 1, and shard:2 to shard:{GROUPS_MAX}"))
+}
+
 fn plan(args: &RunArgs, seed: u64) -> Plan {
     let election = args.election.unwrap_or_else(|| Plan::draw_election(seed, args.protocol));
     let family = args.family.unwrap_or_else(|| Family::of(seed));
-    let plan = Plan::draw_general(seed, args.protocol, election).of_family(family);
+    let plan = Plan::draw_general(seed, args.protocol, election).of_family(family).of_groups(args.groups);
     match args.dissemination {
         Some(dissemination) => plan.disseminated(dissemination),
         None => plan,
@@ -399,7 +413,8 @@ fn chart_seed(args: &RunArgs, seed: u64, failed: bool, path: &Path) -> Result<()
         .flatten()
         .collect(),
         command: Some(format!(
-            "synod sim run --protocol {protocol} --election {election} --dissemination {dissemination} --family {family} --seeds {seed}..{end} --html {}",
+            "synod sim run --protocol {protocol} --election {election} --dissemination {dissemination} --family {family}{} --seeds {seed}..{end} --html {}",
+            run::groups_option(args.groups),
             path.display()
         )),
         violation: result.err().map(|violation| violation.to_string()),

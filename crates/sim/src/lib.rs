@@ -66,6 +66,7 @@ mod odds;
 mod ops;
 #[cfg(feature = "kv")]
 pub mod outage;
+mod per_group;
 pub mod plan;
 mod queue;
 mod replay;

@@ -12,6 +12,7 @@ use std::{collections::VecDeque, fmt, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
+use synod_wire::GroupId;
 
 use crate::{clock::Moment, odds::Odds};
 
@@ -56,6 +57,8 @@ pub struct NetworkPlan {
 pub struct Packet {
     /// The number of the message in its world, from 1. A datagram that arrives twice keeps its number.
     pub number: u64,
+    /// The group whose replicas it is for.
+    pub group: GroupId,
     /// What it says.
     pub body: Bytes,
 }
@@ -420,7 +423,7 @@ mod tests {
     }
 
     fn body(n: u8) -> Packet {
-        Packet { number: u64::from(n), body: Bytes::copy_from_slice(&[n]) }
+        Packet { number: u64::from(n), group: GroupId::FIRST, body: Bytes::copy_from_slice(&[n]) }
     }
 
     /// Plays arrivals in the order of their instants.

@@ -34,6 +34,8 @@ pub struct Plan {
     pub seed: u64,
     /// How many replicas there are.
     pub replicas: usize,
+    /// How many groups each node hosts. With several, the first is followed by the others, as with `shard:N`.
+    pub groups: usize,
     /// The settings with which the group begins, and of all replicas that have no settings of their own.
     pub settings: Settings,
     /// Settings of single replicas, by index; see [`Plan::settings_of`]. Settings that belong to the group
@@ -360,6 +362,26 @@ impl Plan {
         Plan::draw_with(seed, protocol, Plan::draw_election(seed, protocol))
     }
 
+    /// The same with so many groups on each node, of which the others follow the first one. What rests on one group is
+    /// left out: leases, those who watch, trials, backups, real files, and the loss of what disks hold.
+    ///
+    /// # Panics
+    /// There is no group.
+    #[must_use]
+    pub fn of_groups(mut self, groups: usize) -> Plan {
+        assert!(groups > 0, "a node hosts a group");
+        self.groups = groups;
+        if groups > 1 {
+            let weights = &mut self.faults.weights;
+            (weights.lose_log, weights.lose_snapshot, weights.restore, weights.wipe) = (0, 0, 0, 0);
+            (self.begins_with_backup, self.disk.files, self.trials) = (false, None, 0);
+            (self.clients.leases, self.clients.outlives_leases) = (0, false);
+            (self.watches, self.durability) = (WatchPlan::NONE, Durability::Sync);
+            self.changes.follows = false;
+        }
+        self
+    }
+
     /// The election that a seed draws from those of a protocol. It is drawn separately, so that the rest of a
     /// seed's plan is the same with every election.
     #[must_use]
@@ -451,6 +473,7 @@ impl Plan {
         let plan = Plan {
             seed,
             replicas,
+            groups: 1,
             changes,
             family: Family::General,
             trials: 0,

@@ -44,6 +44,8 @@ pub struct Failure {
     pub reached: Reached,
     /// The last events before it was noticed.
     pub trace: Vec<String>,
+    /// How many groups each node had.
+    pub groups: usize,
     /// The command that replays it, if it has a state machine that only the program has which ran it.
     pub replay: Option<String>,
 }
@@ -57,6 +59,7 @@ impl Failure {
             election: consensus.election,
             family: plan.family,
             dissemination: consensus.dissemination,
+            groups: plan.groups,
             violation,
             reached,
             trace,
@@ -85,13 +88,19 @@ impl Failure {
         let dissemination = dissemination.map_or(String::new(), |how| format!(" --dissemination {how}"));
         let family = Some(self.family).filter(|family| *family != Family::of(*seed));
         let family = family.map_or(String::new(), |family| format!(" --family {family}"));
+        let groups = groups_option(self.groups);
         let again = format!(
-            "synod sim run --protocol {protocol}{election}{dissemination}{family} --seeds {seed}..{end}"
+            "synod sim run --protocol {protocol}{election}{dissemination}{family}{groups} --seeds {seed}..{end}"
         );
         let _ = writeln!(text, "chart:  {again} --html seed-{seed}.html");
         let _ = write!(text, "replay: {again} --trace");
         text
     }
+}
+
+/// The option of `synod sim run` for so many groups, if it is needed.
+pub(crate) fn groups_option(groups: usize) -> String {
+    if groups > 1 { format!(" --groups shard:{groups}") } else { String::new() }
 }
 
 impl fmt::Display for Failure {

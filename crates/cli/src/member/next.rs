@@ -1,9 +1,9 @@
 //! The next step after a member was added: the command line that starts it.
 
 use synod_client::native::{Goal, Group};
+use synod_server::urls;
 
 use super::view;
-use crate::serve::units;
 
 /// The lines to print.
 pub fn steps(group: &Group, name: &str, peer_url: &str, goal: Goal) -> Vec<String> {
@@ -41,7 +41,7 @@ fn command(group: &Group, name: &str, peer_url: &str) -> String {
 }
 
 fn client_url(peer_url: &str) -> Option<String> {
-    let (host, port) = units::authority(peer_url).ok()?.rsplit_once(':')?;
+    let (host, port) = urls::authority(peer_url).ok()?.rsplit_once(':')?;
     let port: u16 = port.parse().ok()?;
     (port > 1).then(|| format!("http://{host}:{}", port - 1))
 }

@@ -8,12 +8,12 @@
 
 use synod_consensus::{Options, Overrides};
 use synod_replica::Group;
+use synod_server::urls;
 use synod_wire::{ClusterId, Groups};
 
 use super::{
     config::{cluster_id, initial_members},
     flags::{ClusterState, ServeArgs, Tuning},
-    units,
 };
 
 /// A line if the flags would begin another cluster than this one, and do not name its present members either, as those
@@ -23,12 +23,12 @@ pub fn begins_another(args: &ServeArgs, cluster: ClusterId, groups: Groups, grou
         args.cluster.initial_cluster_state == ClusterState::New && !args.cluster.initial_cluster.is_empty();
     let given = initial_members(args).ok().filter(|_| begins)?;
     let url = |member: &synod_replica::Member| {
-        member.info.peer_urls.first().map_or_else(String::new, |url| units::plain(url).to_owned())
+        member.info.peer_urls.first().map_or_else(String::new, |url| urls::plain(url).to_owned())
     };
     let members = group.members.iter().map(|member| (member.info.name.clone(), url(member)));
     let mut members: Vec<_> = members.collect();
     members.sort();
-    let are_given = given.iter().map(|(name, url)| (name.as_str(), units::plain(url)));
+    let are_given = given.iter().map(|(name, url)| (name.as_str(), urls::plain(url)));
     let are_present = are_given.eq(members.iter().map(|(name, url)| (name.as_str(), url.as_str())));
     if are_present || cluster_id(args, groups, &given) == cluster {
         return None;

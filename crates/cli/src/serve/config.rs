@@ -13,16 +13,14 @@ use std::{
 use synod_consensus::{Combination, CombinationError, ElectionKind, Overrides, ProtocolKind};
 use synod_node::{MemberAddress, Merging, Threads};
 use synod_replica::{Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, Settings};
-use synod_server::{Address, At, Auth, KeepAlive, Speaks, TokenKind};
+use synod_server::{Address, At, Auth, KeepAlive, Speaks, TokenKind, node::Joining, urls};
 use synod_storage::{DataDir, Durability, Ending};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
 use super::{
     flags::{AuthArgs, ClusterState, Derived, ServeArgs, Tuning},
-    join::Joining,
     laboratory,
     tls::TlsPlan,
-    units,
 };
 
 /// A wrong value: the flag, its value, and what is accepted.
@@ -144,7 +142,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     node.begin_without_all = args.cluster.begin_without_all;
     node.settings = settings(&args.tuning);
     node.threads = threads(&args.tuning);
-    node.merging = merging(groups, &args.tuning);
+    node.merging = Merging::of_cluster(groups, args.tuning.skips);
     let AuthArgs { auth_token, auth_token_ttl, bcrypt_cost } = &args.auth;
     let ttl = Duration::from_secs((*auth_token_ttl).into());
     let tokens = TokenKind::parse(auth_token, ttl).or_else(|why| wrong("auth-token", auth_token, why))?;
@@ -231,14 +229,6 @@ fn threads(tuning: &Tuning) -> Threads {
     tuning.threads.unwrap_or_else(suited)
 }
 
-/// How groups make one order, if they do.
-pub fn merging(groups: Groups, tuning: &Tuning) -> Option<Merging> {
-    let take = groups.merged?;
-    let mut merging = Merging::of(groups.count);
-    (merging.take, merging.skips) = (take, tuning.skips);
-    Some(merging)
-}
-
 /// Threads that serve clients beside the protocol's own.
 fn client_io_threads(tuning: &Tuning) -> u16 {
     tuning.derived.client_io_threads.unwrap_or(if threads(tuning) == Threads::Compact { 0 } else { 1 })
@@ -306,7 +296,7 @@ fn derive(settings: &mut Settings, given: &Derived) {
 pub fn cluster_id(args: &ServeArgs, groups: Groups, members: &BTreeMap<String, String>) -> ClusterId {
     let settings = settings(&args.tuning);
     let mut words = vec![args.cluster.initial_cluster_token.clone()];
-    words.extend(members.iter().flat_map(|(name, url)| [name.clone(), units::plain(url).to_owned()]));
+    words.extend(members.iter().flat_map(|(name, url)| [name.clone(), urls::plain(url).to_owned()]));
     words.extend([settings.consensus.protocol.to_string(), settings.consensus.election.to_string()]);
     words.extend([Overrides::shared(&settings.consensus).to_string(), settings.limits.to_string()]);
     cluster_of(groups, words.iter().flat_map(|word| word.bytes().chain([0])))
@@ -364,7 +354,7 @@ fn begun(data_dir: &Path) -> Result<Option<Begun>, ConfigError> {
 }
 
 fn address(((name, url), id): ((&String, &String), u64)) -> MemberAddress {
-    MemberAddress::new(ReplicaId(id), name, units::peer_address(url).expect("checked with the list"))
+    MemberAddress::new(ReplicaId(id), name, urls::peer_address(url).expect("checked with the list"))
 }
 
 fn check_name(flag: &'static str, name: &str) -> Result<(), ConfigError> {
@@ -392,7 +382,7 @@ pub(super) fn initial_members(args: &ServeArgs) -> Result<BTreeMap<String, Strin
     }
     let mut places = BTreeMap::new();
     for (member, url) in &peer_urls {
-        let place = units::authority(url).unwrap_or(url).to_ascii_lowercase();
+        let place = urls::authority(url).unwrap_or(url).to_ascii_lowercase();
         if let Some(other) = places.insert(place, member) {
             let why = format!("is the address of {other} too; accepted: one of its own for each member");
             return wrong(FLAG, format!("{member}={url}"), why);
@@ -403,7 +393,7 @@ pub(super) fn initial_members(args: &ServeArgs) -> Result<BTreeMap<String, Strin
         return wrong("name", name, format!("is not in --initial-cluster; accepted: {}", names.join(", ")));
     };
     if let Some(advertised) = &args.cluster.initial_advertise_peer_urls
-        && units::plain(advertised) != units::plain(own_url)
+        && urls::plain(advertised) != urls::plain(own_url)
     {
         let why = format!("--initial-cluster says {name}={own_url}; accepted: the same URL in both");
         return wrong("initial-advertise-peer-urls", advertised, why);
@@ -428,9 +418,9 @@ fn named_urls(args: &ServeArgs) -> Result<BTreeMap<String, String>, ConfigError>
 }
 
 fn check_peer_url(member: &str, url: &str, alone: bool) -> Result<(), ConfigError> {
-    match units::authority(url) {
+    match urls::authority(url) {
         Err(why) => wrong(FLAG, format!("{member}={url}"), why),
-        Ok(address) if units::is_wildcard(address) && !alone => {
+        Ok(address) if urls::is_wildcard(address) && !alone => {
             let why = "nobody can connect to that address; accepted: the one at which the others reach it";
             wrong(FLAG, format!("{member}={url}"), why)
         }
@@ -442,7 +432,7 @@ fn check_peer_url(member: &str, url: &str, alone: bool) -> Result<(), ConfigErro
 /// any address, and one that is not this machine's may lead to it. --initial-advertise-peer-urls says that the two
 /// differ on purpose.
 fn called_elsewhere(args: &ServeArgs, node: &synod_node::Config, own_url: &str) -> Option<String> {
-    let (host, port) = units::authority(own_url).ok()?.rsplit_once(':')?;
+    let (host, port) = urls::authority(own_url).ok()?.rsplit_once(':')?;
     let port: u16 = port.parse().ok()?;
     let ip: Option<IpAddr> = host.trim_start_matches('[').trim_end_matches(']').parse().ok();
     let is_heard = |at: &SocketAddr| {
@@ -454,7 +444,7 @@ fn called_elsewhere(args: &ServeArgs, node: &synod_node::Config, own_url: &str) 
         };
         is_here && at.port() == port
     };
-    let listen = if units::asks_for_tls(own_url) { &node.listen_tls } else { &node.listen };
+    let listen = if urls::asks_for_tls(own_url) { &node.listen_tls } else { &node.listen };
     if args.cluster.initial_advertise_peer_urls.is_some() || listen.iter().any(is_heard) {
         return None;
     }
@@ -477,14 +467,15 @@ fn joining(args: &ServeArgs) -> Result<Joining, ConfigError> {
         (None, None) => own_peer_url(args)?,
     };
     check_peer_url(name, &peer_url, false)?;
-    let others = urls.values().filter(|url| units::plain(url) != units::plain(&peer_url));
-    let others: Vec<_> = others.map(|url| units::peer_address(url).expect("checked with the list")).collect();
+    let others = urls.values().filter(|url| urls::plain(url) != urls::plain(&peer_url));
+    let others: Vec<_> = others.map(|url| urls::peer_address(url).expect("checked with the list")).collect();
     if others.is_empty() {
         let why = "there is no data of an earlier start, so this replica joins a cluster; accepted: with members of \
                    it, as NAME=http://host:port, in --initial-cluster";
         return wrong("initial-cluster-state", "existing", why);
     }
-    Ok(Joining { name: name.clone(), peer_url, others })
+    let (groups, skips) = (args.tuning.groups, args.tuning.skips);
+    Ok(Joining { name: name.clone(), peer_url, others, groups, skips })
 }
 
 /// The peer URL of a replica that is a cluster of its own.
@@ -498,15 +489,14 @@ fn client_urls(args: &ServeArgs, warnings: &mut Vec<String>) -> Result<Vec<Strin
     let advertised = &args.member.advertise_client_urls;
     for url in advertised {
         // Port 0 is accepted where it is advertised, as with etcd.
-        if let Err(why) = units::authority(&with_port(url))
-            && !units::is_socket(url)
+        if let Err(why) = urls::authority(&with_port(url))
+            && !urls::is_socket(url)
         {
             return wrong("advertise-client-urls", url, why);
         }
     }
     let urls = if advertised.is_empty() { &args.member.listen_client_urls } else { advertised };
-    let is_nowhere =
-        |url: &&String| url.ends_with(":0") || units::authority(url).is_ok_and(units::is_wildcard);
+    let is_nowhere = |url: &&String| url.ends_with(":0") || urls::authority(url).is_ok_and(urls::is_wildcard);
     warnings.extend(urls.iter().filter(is_nowhere).map(|url| {
         format!("clients that ask for the members are told {url}, to which they cannot connect; set --advertise-client-urls")
     }));

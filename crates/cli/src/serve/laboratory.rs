@@ -1,24 +1,23 @@
 //! What a server takes only with `--laboratory`: options of protocols that exist to be measured, and settings of a
 //! replica that are derived otherwise.
 //!
-//! Options are safe, and slower or less available than what serves. The server refuses them where they would begin to
-//! count: when a cluster begins, when a replica joins with one of its own, and when the server is asked for a change. A
-//! group that has one already goes on with it, as does a replica that was started with one of its own, and the server
-//! warns.
+//! Options are safe, and slower or less available than what serves. They are refused where they would begin to count:
+//! here when a cluster begins, and when a replica joins with one of its own. A server that runs refuses a change with
+//! one, and warns of those that it has ([`measured`]).
 
 use std::time::Duration;
 
 use synod_consensus::{ElectionKind, MeasuredOption};
-use synod_replica::{Change, Group, Skips, StateTransfer};
+use synod_replica::{Skips, StateTransfer};
+use synod_server::node::measured;
 
 use super::{
     config::{ConfigError, protocol, wrong},
     flags::{Derived, Tuning},
 };
 
-/// What to do in place of taking an option that exists to be measured.
-const OTHERWISE: &str = "or any value on servers that run with --laboratory";
-/// The same, where a cluster may have begun with the option: its id is made of such settings.
+/// What to do in place of taking an option that exists to be measured, where a cluster may have begun with it: its id is
+/// made of such settings.
 const AS_OTHERS: &str =
     "or any value with --laboratory, which a member needs whose cluster has begun with it";
 
@@ -69,10 +68,6 @@ pub fn check_replica(tuning: &Tuning) -> Result<(), ConfigError> {
     }
 }
 
-/// Why the latency-aware election does not serve yet.
-const LATENCY: &str = "moves the leader to a replica whose disk may hang or whose links to the others may have just been cut, and then \
-                       nobody leads for longer than with other elections";
-
 /// Refuses to begin a cluster with what exists to be measured.
 pub fn check_start(tuning: &Tuning) -> Result<(), ConfigError> {
     if tuning.laboratory {
@@ -82,7 +77,7 @@ pub fn check_start(tuning: &Tuning) -> Result<(), ConfigError> {
         return wrong(
             "election",
             ElectionKind::Latency,
-            format!("{LATENCY}; accepted: another, {AS_OTHERS}"),
+            format!("{}; accepted: another, {AS_OTHERS}", measured::LATENCY),
         );
     }
     if let Some(groups) = tuning.groups.filter(|groups| groups.merged.is_some_and(|take| take.get() > 1)) {
@@ -111,52 +106,10 @@ fn refuse_measured(tuning: &Tuning, counts: impl Fn(&MeasuredOption) -> bool) ->
     }
 }
 
-/// A line for each option of this replica's own that exists to be measured. It counts unless the group fixes it.
-pub fn own_remarks(tuning: &Tuning, group: &Group) -> Vec<String> {
-    let measured = tuning.options.iter().flat_map(|options| options.measured(group.protocol));
-    let counts = measured.filter(|option| option.is_own && group.overrides.get(option.key).is_none());
-    counts
-        .map(|option| {
-            let key = option.key;
-            format!("option {option}. It is this replica's own: leave {key} out of its --options, or give --laboratory")
-        })
-        .collect()
-}
-
-/// Why a server without `--laboratory` refuses a change: it would give the group an option that exists to be measured.
-/// An option that the group has already may stay.
-pub fn refused(group: &Group, change: &Change) -> Option<String> {
-    let Change::Order { protocol, election, overrides } = change else { return None };
-    if *election == ElectionKind::Latency && group.election != ElectionKind::Latency {
-        return Some(format!(
-            "--election latency {LATENCY}; accepted: another, or latency on servers that run with --laboratory"
-        ));
-    }
-    let mut measured = overrides.measured(*protocol);
-    let option = measured.find(|option| group.overrides.get(option.key) != Some(&option.value))?;
-    Some(format!("option {option}; accepted: {}={}, {OTHERWISE}", option.key, option.serves.join(", ")))
-}
-
-/// A line for each option of a group that exists to be measured. There is a number where there are several groups.
-pub fn remarks(group: &Group, number: Option<usize>) -> impl Iterator<Item = String> {
-    let of = number.map_or(String::new(), |number| format!(" --group {number}"));
-    group.overrides.measured(group.protocol).map(move |option| {
-        format!(
-            "option {option}. To go back: synod reconfigure{of} --options \"{}\"",
-            group.overrides.without(option.key)
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-    use synod_consensus::{Options, ProtocolKind};
-    use synod_replica::ChangeRequest;
-    use synod_wire::{ReplicaId, Slot};
-
-    use super::*;
     use crate::serve::{config::check, flags::ServeArgs};
+    use clap::Parser;
 
     #[derive(Parser)]
     struct Cli {
@@ -168,11 +121,6 @@ mod tests {
         let args =
             Cli::try_parse_from(["serve", "--data-dir", "/nowhere"].into_iter().chain(line.split(' ')));
         check(&args.expect(line).args).map(drop).map_err(|error| error.to_string())
-    }
-
-    fn order(group: &Group, options: &str) -> Change {
-        let (protocol, election) = (group.protocol, group.election);
-        Change::Order { protocol, election, overrides: options.parse().expect(options) }
     }
 
     #[test]
@@ -210,24 +158,6 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_goes_on_with_an_option_of_its_own_says_so() {
-        let tuning = |line: &str| {
-            let words = ["serve", "--data-dir", "/nowhere"].into_iter().chain(line.split(' '));
-            Cli::try_parse_from(words).expect(line).args.tuning
-        };
-        let group = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
-        let lines = own_remarks(&tuning("--options check-quorum=off,status-merge=print"), &group);
-        assert!(
-            lines.len() == 1 && lines[0].contains("leave check-quorum out of its --options"),
-            "{lines:?}"
-        );
-        assert_eq!(own_remarks(&tuning("--options check-quorum=on"), &group), [""; 0]);
-        let request = ChangeRequest { expected: group.version, change: order(&group, "check-quorum=on") };
-        let fixed = group.apply(Slot(9), &request).expect("it is a change");
-        assert_eq!(own_remarks(&tuning("--options check-quorum=off"), &fixed), [""; 0], "the group fixes it");
-    }
-
-    #[test]
     fn what_a_server_derives_is_refused_with_what_it_follows() {
         for (flags, instead) in [
             ("--retransmit-after 50ms", "--heartbeat-interval"),
@@ -256,35 +186,5 @@ mod tests {
         assert_eq!(after("--heartbeat-interval 20ms"), 100);
         assert_eq!(after("--heartbeat-interval 300ms"), 300);
         assert_eq!(after("--laboratory --retransmit-after 7ms --heartbeat-interval 300ms"), 7);
-    }
-
-    #[test]
-    fn a_change_may_keep_what_exists_to_be_measured_and_not_add_it() {
-        let paxos = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
-        let latency = Change::Order {
-            protocol: ProtocolKind::MultiPaxos,
-            election: ElectionKind::Latency,
-            overrides: paxos.overrides.clone(),
-        };
-        assert!(
-            refused(&paxos, &latency).expect("it is new").contains("on servers that run with --laboratory")
-        );
-        let group = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
-        let why = refused(&group, &order(&group, "check-quorum=off,window-max=8")).expect("it is new");
-        assert!(why.starts_with("option check-quorum=off exists to be measured, not to serve: "), "{why}");
-        assert!(
-            why.ends_with("; accepted: check-quorum=on, or any value on servers that run with --laboratory")
-        );
-        assert_eq!(refused(&group, &order(&group, "check-quorum=on,window-max=8")), None);
-        assert_eq!(refused(&group, &Change::Remove(ReplicaId(1))), None);
-        assert_eq!(remarks(&group, None).count(), 0);
-
-        let request = ChangeRequest { expected: group.version, change: order(&group, "check-quorum=off") };
-        let group = group.apply(Slot(9), &request).expect("a server with --laboratory takes it");
-        assert_eq!(refused(&group, &order(&group, "check-quorum=off,window-max=8")), None, "it stays");
-        assert!(refused(&group, &order(&group, "check-quorum=off,status-merge=print")).is_some());
-        let lines: Vec<_> = remarks(&group, Some(2)).collect();
-        let end = ". To go back: synod reconfigure --group 2 --options \"\"";
-        assert!(lines.len() == 1 && lines[0].ends_with(end), "{lines:?}");
     }
 }

@@ -14,26 +14,19 @@ use std::{
     time::Duration,
 };
 
+use synod_server::node::Phase;
+
 /// What the service manager calls its socket by: a path, or after `@` an abstract name.
 const SOCKET: &str = "NOTIFY_SOCKET";
 /// How long a service manager that does not read may hold the replica up.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What there is to tell.
-#[derive(Clone, Copy, Debug)]
-pub enum State {
-    /// Clients are served.
-    Ready,
-    /// The replica ends.
-    Stopping,
-}
-
 /// Tells the service manager, if one has started this process and waits for it.
-pub fn tell(state: State) {
+pub fn tell(phase: Phase) {
     let Some(socket) = env::var_os(SOCKET).filter(|socket| !socket.is_empty()) else { return };
-    let state = match state {
-        State::Ready => "READY=1",
-        State::Stopping => "STOPPING=1",
+    let state = match phase {
+        Phase::Ready => "READY=1",
+        Phase::Stopping => "STOPPING=1",
     };
     match send(&socket, state) {
         Ok(()) => tracing::debug!(state, "the service manager is told"),

@@ -6,13 +6,12 @@ use std::{
 };
 
 use synod_node::Tls;
-use synod_server::Config as ServerConfig;
+use synod_server::{Config as ServerConfig, urls};
 use synod_tls::{Acceptor, Allowed, Connector, Identity, Policy, TlsError, Trust, key_is_open, self_signed};
 
 use super::{
     config::{ConfigError, wrong},
     flags::{ServeArgs, TlsArgs},
-    units,
 };
 
 /// What is to be made from files, once it is known that the flags make sense.
@@ -96,7 +95,7 @@ impl TlsPlan {
         ];
         let urls = [&args.member.listen_client_urls[..]].into_iter().chain(others.map(|(_, urls)| urls));
         let client_urls: Vec<String> = urls.flatten().cloned().collect();
-        let secure = client_urls.iter().find(|url| units::asks_for_tls(url));
+        let secure = client_urls.iter().find(|url| urls::asks_for_tls(url));
         if let Some(url) = secure.filter(|url| args.member.listen_metrics_urls.contains(url))
             && args.tls.cert_file.is_none()
             && !args.tls.auto_tls
@@ -107,7 +106,7 @@ impl TlsPlan {
         }
         let clients = side(&of_clients(&args.tls, &client_urls, &others), false, warnings)?;
         let named = args.cluster.initial_cluster.iter().filter_map(|pair| pair.split_once('='));
-        let calls = named.into_iter().any(|(_, url)| units::asks_for_tls(url));
+        let calls = named.into_iter().any(|(_, url)| urls::asks_for_tls(url));
         let peers = side(&of_peers(&args.tls, &args.member.listen_peer_urls), calls, warnings)?;
         warnings.extend(exposed(&node.listen));
         let calls_as = pair([
@@ -208,10 +207,10 @@ fn pair(flags: [(&'static str, &Option<PathBuf>); 2]) -> Result<Option<Identity>
 fn side(flags: &Flags<'_>, calls: bool, warnings: &mut Vec<String>) -> Result<Option<Side>, ConfigError> {
     let identity = pair(flags.identity)?;
     let (listens, urls) = flags.listens;
-    let secure = urls.iter().find(|url| units::asks_for_tls(url));
+    let secure = urls.iter().find(|url| urls::asks_for_tls(url));
     let is_given = identity.is_some();
     let trust = trust(flags)?;
-    for url in urls.iter().filter(|url| !units::asks_for_tls(url)) {
+    for url in urls.iter().filter(|url| !urls::asks_for_tls(url)) {
         let other = flags.others.iter().find(|(_, urls)| urls.contains(url));
         let listens = other.map_or(listens, |(flag, _)| *flag);
         // Pages without TLS for tools on the same machine are usual beside clients with TLS.
@@ -327,7 +326,7 @@ fn trust(flags: &Flags<'_>) -> Result<Option<Trust>, ConfigError> {
 /// The hosts in URLs, for a certificate.
 fn hosts(urls: &[String]) -> Vec<String> {
     let host = |url: &String| {
-        let host = units::authority(url).ok()?.rsplit_once(':')?.0;
+        let host = urls::authority(url).ok()?.rsplit_once(':')?.0;
         Some(host.trim_start_matches('[').trim_end_matches(']').to_owned())
     };
     let mut hosts: Vec<String> = urls.iter().filter_map(host).collect();

@@ -51,7 +51,7 @@ async fn every_request_is_answered() {
         assert_eq!(status.unwrap().raft_applied_index, 4);
     }
     for status in client.native_status().await {
-        assert_eq!(status.unwrap().protocol, "none");
+        assert_eq!(status.unwrap().name, "one");
     }
     assert_eq!(pair.replicas[1].seen(), 2, "the second endpoint is asked for its status only");
 }

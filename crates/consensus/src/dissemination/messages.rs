@@ -1,9 +1,12 @@
 //! What replicas say to each other about batches, and the records about them.
 
-use synod_wire::{Batch, BatchId, DecodeError, Keep, Reader, Slot, Writer};
+use synod_wire::{Batch, DecodeError, Keep, Reader, Slot, Writer};
 
 use super::Holdings;
-use crate::{BatchText, Batches, Describe, Facts, Logged, Proofs, Prove, codec::Field};
+use crate::{
+    Batches, Proofs, Prove,
+    codec::{Field, records},
+};
 
 // What replicas say of batches is not a promise, proposal or vote. The simulator checks it by what the logs hold.
 crate::messages! {
@@ -83,20 +86,45 @@ fn runs(holdings: &Holdings) -> String {
     holdings.runs().iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
-/// A record about batches.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// This batch is held here. If several records hold it, it is kept as long as the one that is kept longest.
-    Held {
-        /// The log keeps the record until it is trimmed through this slot: that of the batch's delivery, or a
-        /// later one.
-        keep: Slot,
-        /// The batch.
-        batch: Batch,
-    },
+records! {
+    /// A record about batches.
+    pub enum Record, "record about batches" {
+        /// This batch is held here. If several records hold it, it is kept as long as the one that is kept longest.
+        1, keep Keep::Slot(*keep),
+        text ("holds {} until slot {keep}: {}", batch.id().expect("it has a name"), write_batch(batch)):
+        Held {
+            /// The log keeps the record until it is trimmed through this slot: that of the batch's delivery, or a
+            /// later one.
+            keep: Slot,
+            /// The batch.
+            batch: Batch,
+        },
+    }
+    described with write_batch;
+    checked by Record::is_named;
+    logged {
+        fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
+            let Record::Held { keep, batch } = self;
+            see(*keep, batch);
+        }
+
+        /// The record says nothing of any slot, and is true whatever else was lost.
+        fn is_decision(&self) -> bool {
+            true
+        }
+
+        fn amnesia(&self) -> Option<bool> {
+            None
+        }
+    }
 }
 
 impl Record {
+    fn is_named(&self) -> Result<(), DecodeError> {
+        let Record::Held { batch, .. } = self;
+        is_named(batch)
+    }
+
     /// What has to be written again before the log is trimmed through a slot, where the protocol of its epoch does not
     /// run and cannot see to that.
     #[must_use]
@@ -110,58 +138,6 @@ impl Record {
 /// For so many slots a batch is kept whose protocol does not run, until it is written again.
 const KEPT_PARKED: u64 = 64;
 
-const HELD_RECORD: u8 = 1;
-
-impl Logged for Record {
-    fn encode(&self, writer: &mut Writer) {
-        let Record::Held { keep, batch } = self;
-        writer.u8(HELD_RECORD);
-        writer.slot(*keep);
-        writer.batch(batch);
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
-        match reader.u8("record about batches")? {
-            HELD_RECORD => {
-                let keep = reader.slot("kept through slot")?;
-                let batch = reader.batch("batch")?;
-                is_named(&batch)?;
-                Ok(Record::Held { keep, batch })
-            }
-            value => Err(DecodeError::Undefined { field: "record about batches", value: value.into() }),
-        }
-    }
-
-    fn keep(&self) -> Keep {
-        let Record::Held { keep, .. } = self;
-        Keep::Slot(*keep)
-    }
-
-    fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
-        let Record::Held { keep, batch } = self;
-        see(*keep, batch);
-    }
-
-    /// The record says nothing of any slot, and is true whatever else was lost.
-    fn is_decision(&self) -> bool {
-        true
-    }
-
-    fn amnesia(&self) -> Option<bool> {
-        None
-    }
-}
-
-impl Describe for Record {
-    fn describe(&self, batch: BatchText<'_>) -> String {
-        let Record::Held { keep, batch: held } = self;
-        let id: BatchId = held.id().expect("it has a name");
-        format!("holds {id} until slot {keep}: {}", batch(held))
-    }
-}
-
-impl Facts for Record {}
-
 impl Prove for Record {
     /// The record proves no decision: it holds what a proven reference stands for.
     fn prove(&self, proofs: &mut Proofs) {
@@ -173,8 +149,8 @@ impl Prove for Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Body;
-    use synod_wire::{BatchBuilder, Incarnation, ReplicaId, SessionId, replica_session};
+    use crate::{Body, Describe};
+    use synod_wire::{BatchBuilder, BatchId, Incarnation, ReplicaId, SessionId, replica_session};
 
     fn batch() -> Batch {
         let mut builder = BatchBuilder::identified();

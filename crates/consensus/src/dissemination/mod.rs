@@ -22,6 +22,7 @@ mod holdings;
 mod messages;
 mod order;
 mod planted;
+mod rules;
 mod spread;
 mod store;
 
@@ -31,6 +32,7 @@ pub use planted::Bug;
 
 use std::{collections::VecDeque, sync::Arc};
 
+use rules::Rules;
 use store::Store;
 use synod_wire::{Ballot, Batch, BatchId, Delivered, Lsn, ReplicaId, Slot, Time};
 
@@ -151,7 +153,8 @@ pub(crate) fn start(
             known.keep = known.keep.max(keep);
         } else if !table.voids(id) {
             store.hold(batch, keep, Lsn::ZERO, (now, options.retransmit_after));
-            store.held_by(id, members.only(members.me()), |holders| members.is_quorum(holders));
+            let rules = planted::rules(options);
+            store.held_by(id, members.only(members.me()), |holders| rules.is_stable(&members, holders));
         }
     }
     // A protocol in which every replica proposes has windows for all by itself.
@@ -292,8 +295,9 @@ impl Balanced {
         self.edit(mark, effects);
     }
 
-    fn has(&self, bug: Bug) -> bool {
-        self.options.has(crate::Bug::Dissemination(bug))
+    #[inline]
+    fn rules(&self) -> Rules {
+        planted::rules(&self.options)
     }
 
     /// Slots through this one are delivered.

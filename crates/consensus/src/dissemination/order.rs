@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use synod_wire::{Batch, BatchId, ReplicaId, Slot, Time};
 
-use super::{Balanced, Bug, Leads, Record, by_reference};
+use super::{Balanced, Leads, Record, by_reference};
 use crate::{Effect, Effects, Input};
 
 impl Balanced {
@@ -45,11 +45,9 @@ impl Balanced {
     fn begin_to_propose(&mut self) {
         let mut proposed: BTreeSet<BatchId> = BTreeSet::new();
         self.inner.for_each_proposal(&mut |batch| proposed.extend(batch.id()));
-        if self.has(Bug::ForgetReproposed) {
-            proposed.clear();
-        }
-        let (members, early) = (&self.members, self.has(Bug::ProposeUnstable));
-        self.store.begin_to_propose(&proposed, |holders| early || members.is_quorum(holders));
+        let (members, rules) = (&self.members, self.rules());
+        let proposed = rules.proposed_already(proposed);
+        self.store.begin_to_propose(&proposed, |holders| rules.is_stable(members, holders));
     }
 
     /// Makes the effects of the inner protocol since `mark` those of this replica.
@@ -87,7 +85,7 @@ impl Balanced {
                     return Some(decided).filter(|_| !self.lacks);
                 };
                 assert!(decided.stands_for(&batch), "two batches are called {id}");
-                if keep < slot && !self.has(Bug::TrimHeld) {
+                if !self.rules().is_kept(keep, slot) {
                     rewritten.push(Record::Held { keep: slot, batch: batch.clone() }.into());
                 }
                 batch
@@ -106,22 +104,19 @@ impl Balanced {
     /// it until the log is trimmed through a slot by which it is void, since a replica that starts again from an
     /// earlier snapshot does not know that it is.
     pub(super) fn drop_void(&mut self, effects: &mut Effects) {
-        let keep = self.decided();
-        for batch in self.store.drop_void(&self.table, keep) {
-            if !self.has(Bug::TrimHeld) {
-                effects.append(Record::Held { keep, batch }.into());
-            }
+        let (keep, rules) = (self.decided(), self.rules());
+        for batch in self.store.drop_void(&self.table, |kept| rules.is_kept(kept, keep)) {
+            effects.append(Record::Held { keep, batch }.into());
         }
     }
 
     /// The log is about to forget slots through this one: what is held and not delivered must stay.
     pub(super) fn keep_longer(&mut self, trimmed: Slot, effects: &mut Effects) {
-        if self.has(Bug::TrimHeld) {
-            return;
-        }
-        let keep = self.kept_from(self.decided().max(trimmed));
-        for (_, known) in self.store.iter_mut().filter(|(_, known)| known.keep <= trimmed) {
-            if let Some(batch) = &known.batch {
+        let (keep, rules) = (self.kept_from(self.decided().max(trimmed)), self.rules());
+        for (_, known) in self.store.iter_mut() {
+            if let Some(batch) = &known.batch
+                && !rules.is_kept(known.keep, trimmed.next())
+            {
                 known.keep = keep;
                 effects.append(Record::Held { keep, batch: batch.clone() }.into());
             }

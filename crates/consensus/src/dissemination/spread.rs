@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use synod_wire::{Batch, BatchId, Lsn, ReplicaId, Slot, Time};
 
-use super::{Balanced, Bug, Holdings, Message, Record, by_reference};
+use super::{Balanced, Holdings, Message, Record, by_reference};
 use crate::{Batches, Effects, Input, batches::fitting};
 
 /// The most batches that are known of at a time: more than the windows of all replicas hold.
@@ -40,14 +40,12 @@ impl Balanced {
     fn hold(&mut self, now: Time, batch: Batch, effects: &mut Effects) {
         let keep = self.keep();
         let id = batch.id().expect("a batch that is disseminated has a name");
-        let mut lsn = Lsn::ZERO;
-        if !self.has(Bug::HoldUnrecorded) {
-            lsn = effects.append(Record::Held { keep, batch: batch.clone() }.into());
-        }
+        let (rules, held) = (self.rules(), Record::Held { keep, batch: batch.clone() });
+        let lsn = rules.writes(held).map_or(Lsn::ZERO, |record| effects.append(record.into()));
         self.store.hear(&batch);
         self.store.hold(batch, keep, lsn, (now, self.options.retransmit_after));
         self.arrived = true;
-        if lsn == Lsn::ZERO || self.has(Bug::AcknowledgeBeforeDurable) {
+        if rules.acknowledges_after(lsn) == Lsn::ZERO {
             self.holds_durably(id);
         }
     }
@@ -234,8 +232,8 @@ impl Balanced {
 
     /// Takes note that a replica holds a batch durably.
     fn note_holder(&mut self, id: BatchId, who: ReplicaId) {
-        let (members, early) = (&self.members, self.has(Bug::ProposeUnstable));
-        self.store.held_by(id, members.only(who), |holders| early || members.is_quorum(holders));
+        let (members, rules) = (&self.members, self.rules());
+        self.store.held_by(id, members.only(who), |holders| rules.is_stable(members, holders));
     }
 
     // References of the inner protocol.
@@ -249,7 +247,7 @@ impl Balanced {
         effects: &mut Effects,
     ) {
         let lacked = self.lacked_by(&message);
-        if lacked.is_empty() || self.has(Bug::VoteWithoutBatch) {
+        if self.rules().may_see(&lacked) {
             return self.step_inner(now, Input::Receive { from, message }, effects);
         }
         // A message for which there is no room is lost, as any message may be; its sender sends it again.

@@ -299,16 +299,16 @@ impl Store {
         Some((batch, known.keep))
     }
 
-    /// Drops batches that would be void if they were decided; returns those that the log keeps through a slot below
-    /// `keep`.
-    pub(super) fn drop_void(&mut self, table: &Delivered, keep: Slot) -> Vec<Batch> {
+    /// Drops batches that would be void if they were decided; returns those of which `is_kept` is false for the slot
+    /// through which the log keeps them.
+    pub(super) fn drop_void(&mut self, table: &Delivered, is_kept: impl Fn(Slot) -> bool) -> Vec<Batch> {
         let mut kept_too_short = Vec::new();
         for (id, known) in self.known.extract_if(.., |&id, _| table.voids(id)) {
             self.own -= usize::from(known.own);
             self.stable.remove(&id);
             if let Some(batch) = known.batch {
                 self.bytes -= batch.bytes().len();
-                kept_too_short.extend(Some(batch).filter(|_| known.keep < keep));
+                kept_too_short.extend(Some(batch).filter(|_| !is_kept(known.keep)));
             }
         }
         kept_too_short
@@ -367,7 +367,7 @@ mod tests {
         assert!(store.get(id(2, 1)).is_some(), "another leader may have proposed it");
         let mut table = Delivered::default();
         table.deliver(&later);
-        store.drop_void(&table, Slot(9));
+        store.drop_void(&table, |_| true);
         assert!(store.get(id(2, 1)).is_none());
     }
 
@@ -386,11 +386,11 @@ mod tests {
             table.deliver(&builder.finish_as(id(2, number), floor));
             table.clone()
         };
-        assert_eq!(store.drop_void(&deliver_with_floor(4, 2), Slot(9)), []);
+        assert_eq!(store.drop_void(&deliver_with_floor(4, 2), |kept| kept >= Slot(9)), []);
         assert_eq!((store.bytes, store.len()), (size, 1), "the first is given up by its origin");
         let table = deliver_with_floor(5, 3);
         assert_eq!(
-            store.drop_void(&table, Slot(10)),
+            store.drop_void(&table, |kept| kept >= Slot(10)),
             [batch(id(2, 2))],
             "the log keeps it through slot 9 only"
         );

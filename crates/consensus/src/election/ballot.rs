@@ -10,7 +10,11 @@
 
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::{Advice, Election, Message, round_trips::RoundTrips};
+use super::{
+    Advice, Election, Message, planted,
+    round_trips::RoundTrips,
+    rules::{Rules, Said},
+};
 use crate::{Bug, Effects, Link, Members, Options, ReplicaSet, departures::Departures};
 
 use std::time::Duration;
@@ -24,8 +28,6 @@ const SEEN_ROUNDS: u64 = BID_ROUNDS + 2;
 const SHORT_ROUNDS: u64 = 2 * SEEN_ROUNDS;
 /// After this many rounds without a late reply, rounds get shorter again.
 const CALM_ROUNDS: u64 = 16;
-/// A replica that keeps giving up abstains for at most 2^2 times as long as the first time.
-const DOUBLINGS_MAX: u32 = 2;
 /// The bits of a ballot's round that hold its owner's priority.
 const PRIORITY_BITS: u32 = 8;
 
@@ -160,8 +162,8 @@ impl BallotLeaderElection {
         election
     }
 
-    fn has(&self, bug: Bug) -> bool {
-        self.planted == Some(bug)
+    fn rules(&self) -> Rules {
+        planted::rules(self.planted)
     }
 
     /// Takes note that the owner of this ballot tried to lead in it.
@@ -177,11 +179,7 @@ impl BallotLeaderElection {
         let happy = self.is_happy() && !self.departures.refuses(self.leader.replica);
         // A happy replica shows no bid, though it may have made one in this round: the bid would be taken for
         // a leader's ballot.
-        let ballot = match self.bid {
-            _ if self.has(Bug::ElectionEchoesHighest) => self.leader,
-            Some(bid) if !happy => bid.ballot,
-            _ => self.own,
-        };
+        let ballot = self.rules().shown(self.own, self.bid.map(|bid| bid.ballot), happy, self.leader);
         Message::HeartbeatReply { round, ballot, leader: self.leader, happy }
     }
 
@@ -254,9 +252,7 @@ impl BallotLeaderElection {
     /// Whether these peers and this replica are a quorum (E3).
     fn is_quorum(&self, peers: impl Iterator<Item = ReplicaId>) -> bool {
         let peers = peers.fold(ReplicaSet::default(), |set, id| set.union(self.members.only(id)));
-        let needs_peers_alone = self.has(Bug::ElectionMajorityOffByOne);
-        let me = self.members.only(self.members.me());
-        self.members.is_quorum(if needs_peers_alone { peers } else { peers.union(me) })
+        self.rules().is_connected(&self.members, peers)
     }
 
     /// Whether this replica owns the ballot that it follows.
@@ -269,9 +265,9 @@ impl BallotLeaderElection {
         if let Some(claim) = self.claims() {
             return self.works(claim) && !claim.stalls;
         }
-        let echoed = self.has(Bug::ElectionEchoesHighest);
-        self.fresh().any(|(id, heard)| {
-            heard.happy && heard.ballot == self.leader && (id == self.leader.replica || echoed)
+        let rules = self.rules();
+        self.fresh().any(|(by, Heard { ballot, happy, .. })| {
+            rules.is_word_of_leader(Said { by, ballot, happy }, self.leader)
         })
     }
 
@@ -288,8 +284,7 @@ impl BallotLeaderElection {
 
     /// For how many rounds a replica in Phase 1 may make no progress.
     fn phase_1_rounds(&self) -> u64 {
-        // With this bug, the disk that hangs is not noticed, either.
-        if self.has(Bug::ElectionOfHungDisk) { self.timeout_rounds() } else { 2 * self.timeout_rounds() }
+        self.rules().phase_1_rounds(self.timeout_rounds())
     }
 
     /// Whether this replica, which gave up and has seen no decision since, lets another go first whose last
@@ -318,12 +313,11 @@ impl BallotLeaderElection {
     /// Bids at the end of a round, suggests the bid, or takes it back.
     fn consider(&mut self, now: Time) {
         self.suggestion = None;
-        let ignores = self.has(Bug::ElectionIgnoresHappiness);
         // What a neighbour said before the leader was missed here may rest on that leader.
         let is_there = |id| !self.departures.is_gone(now, id);
         let is_happy =
             |(id, heard): (ReplicaId, Heard)| heard.happy && heard.round > self.missed_in() && is_there(id);
-        let content = self.is_happy() || (!ignores && self.fresh().any(is_happy));
+        let content = self.rules().is_content(self.is_happy(), self.fresh().any(is_happy));
         if content {
             self.content_at = self.round;
         }
@@ -372,10 +366,9 @@ impl Election for BallotLeaderElection {
     // The replica's own ballot starts low. If the leader lives, it is heard, and nothing changes; otherwise
     // the next bid is above what was promised (E8).
     fn restarted(&mut self, promised: Ballot) {
-        if !self.has(Bug::ElectionForgetsPromise) {
-            self.leader = self.leader.max(promised);
-            self.highest = self.highest.max(promised);
-        }
+        let rules = self.rules();
+        self.leader = rules.begins_with(self.leader, promised);
+        self.highest = rules.begins_with(self.highest, promised);
     }
 
     fn receive(&mut self, now: Time, from: ReplicaId, message: &Message, effects: &mut Effects) {
@@ -432,7 +425,7 @@ impl Election for BallotLeaderElection {
 
     // Ends a round, and begins the next.
     fn on_timer(&mut self, now: Time, fit: bool, effects: &mut Effects) {
-        self.fit = fit || self.has(Bug::ElectionOfHungDisk);
+        self.fit = self.rules().is_fit(fit);
         let misses_leader = self.misses_leader_at().is_some_and(|misses_at| now >= misses_at);
         if misses_leader {
             self.miss_leader();
@@ -479,12 +472,8 @@ impl Election for BallotLeaderElection {
         self.claim = None;
         self.bid = None;
         self.suggestion = None;
-        if self.has(Bug::ElectionOfHungDisk) {
-            self.abstains_until = self.round + self.timeout_rounds();
-            return;
-        }
-        let rounds = (self.timeout_rounds() + SEEN_ROUNDS) << self.failures.min(DOUBLINGS_MAX);
-        self.failures += 1;
+        let rounds;
+        (rounds, self.failures) = self.rules().abstains(self.timeout_rounds(), SEEN_ROUNDS, self.failures);
         self.abstains_until = self.round + rounds;
     }
 

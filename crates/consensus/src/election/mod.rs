@@ -20,8 +20,10 @@ mod ballot;
 mod ballot_tests;
 pub mod latency;
 mod messages;
+mod planted;
 mod rotating;
 mod round_trips;
+mod rules;
 
 pub use ballot::BallotLeaderElection;
 pub use latency::LatencyAware;

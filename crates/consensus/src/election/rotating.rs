@@ -21,11 +21,12 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Time};
 
-use super::{Advice, Election, Message};
+use super::{
+    Advice, Election, Message, planted,
+    rules::{DOUBLINGS_MAX, Rules},
+};
 use crate::{Bug, Effects, Link, Members, Options, departures::Departures};
 
-/// After this many failed tries the time-out grows no more: it is then 2^2 times the configured one.
-const DOUBLINGS_MAX: u32 = 2;
 /// How often per time-out the others are asked again while they are not willing. Where the leader is gone,
 /// they are asked again sooner at first, since not all notice that at the same time.
 const REHEARSALS_PER_TIMEOUT: u32 = 4;
@@ -105,6 +106,10 @@ impl Rotating {
         }
     }
 
+    fn rules(&self) -> Rules {
+        planted::rules(self.planted)
+    }
+
     /// Whether the owner of the current round is taken for gone.
     fn owner_is_gone(&self, now: Time) -> bool {
         self.owner.is_some_and(|owner| self.departures.is_gone(now, owner))
@@ -152,8 +157,8 @@ impl Election for Rotating {
         };
         match *message {
             Message::Rehearse { ballot } => {
-                let willing = ballot > self.highest && !self.has_leader(now);
                 let highest = self.highest;
+                let willing = self.rules().is_willing(ballot, highest, self.has_leader(now));
                 effects.send(from, Message::RehearseReply { ballot, willing, highest }, Lsn::ZERO);
             }
             Message::RehearseReply { ballot, willing, highest } => {
@@ -268,11 +273,8 @@ impl Election for Rotating {
 
     /// The lowest ballot of this replica above another.
     fn next_ballot(&self, above: Ballot) -> Ballot {
-        let n = self.members.count() as u64;
-        let mine = self.members.my_index() as u64 + 1;
-        // This is the smallest round > above.round with round ≡ mine (mod n).
-        let round = above.round + 1 + (mine + n - (above.round + 1) % n) % n;
-        Ballot { round, replica: self.members.me() }
+        let (place, count) = (self.members.my_index() as u64 + 1, self.members.count() as u64);
+        Ballot { round: self.rules().next_round(above.round, place, count), replica: self.members.me() }
     }
 
     /// The ballot in which this replica should try to lead now, if it should: it has waited long enough, and
@@ -299,9 +301,6 @@ impl Election for Rotating {
             return None;
         }
         let ballot = self.next_ballot(current);
-        if self.planted == Some(Bug::ElectionWithoutRehearsal) {
-            return Some(ballot);
-        }
         let rehearsal = self.rehearsal.take().filter(|rehearsal| rehearsal.ballot == ballot);
         let rehearsal =
             rehearsal.unwrap_or_else(|| Rehearsal { ballot, willing: vec![None; self.members.count()] });
@@ -310,7 +309,7 @@ impl Election for Rotating {
             |index: usize| rehearsal.willing[index].is_some_and(|said: Time| now.since(said) <= timeout);
         let me = self.members.me();
         let would = |id| id == me || self.members.index(id).is_some_and(is_willing);
-        if self.members.voters().is_quorum(would) {
+        if self.rules().may_try(self.members.voters(), &would) {
             return Some(ballot);
         }
         if asks {

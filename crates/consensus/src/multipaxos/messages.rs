@@ -15,7 +15,6 @@ use crate::{
     batches::{Batches, check_run, last_of, see_run, with_others},
     codec::{fields, records},
     describe::{accepted as accepted_text, amnesia as lost_text, joined, more, run},
-    paxos::FamilyMessage,
 };
 
 crate::messages! {
@@ -186,18 +185,6 @@ fields! {
         pub lives: Vec<(ReplicaId, Incarnation)>,
         /// What the sender accepted in slots of this page, in slot order.
         pub accepted: Vec<AcceptedValue>,
-    }
-}
-
-impl From<FamilyMessage> for Message {
-    fn from(message: FamilyMessage) -> Message {
-        match message {
-            FamilyMessage::Heartbeat { ballot, decided, round } => {
-                Message::Heartbeat { ballot, decided, round }
-            }
-            FamilyMessage::Reject { promised } => Message::Reject { promised },
-            FamilyMessage::TakeOver { ballot } => Message::TakeOver { ballot },
-        }
     }
 }
 

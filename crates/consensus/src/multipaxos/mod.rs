@@ -11,8 +11,25 @@
 //! # Where to begin
 //!
 //! [`MultiPaxos`] below is all that a replica keeps, and its `receive` names the handler of each message. The normal
-//! case is two files, to be read from top to bottom: each has both sides of its messages, in the order in which they
-//! travel.
+//! case is two files, `phase1.rs` and `phase2.rs`, to be read from top to bottom: each has both sides of its messages,
+//! in the order in which they travel.
+//!
+//! 1. The election wants this replica to lead (`Paxos::stand` in `../paxos.rs`): `become_candidate` asks all others
+//!    (`Prepare`).
+//! 2. At a member, `handle_prepare` promises the ballot, unless it promised a higher one (`Paxos::obeys`), and answers
+//!    with what it accepted (`Promise`).
+//! 3. `handle_promise` collects the answers. With a quorum `complete_phase_1` adopts their values, and leads.
+//! 4. `propose` takes a batch. The end of the burst (`flush_all` in `wiring.rs`) gives it to all with the others of the
+//!    burst (`send_accepts`: `Accept`), and to this replica's own log.
+//! 5. At a member, `handle_accept` writes a record. Its vote leaves once that is durable (`send_accepted`: `Accepted`).
+//! 6. The leader counts the votes of members (`handle_accepted`), and its own once its record is durable
+//!    (`count_own_votes`). With a quorum [`Acceptor`] (`../acceptor.rs`) knows that the slot is decided.
+//! 7. `deliver` hands over the decided slots at the front, in order.
+//! 8. The next `Accept` tells the members what is decided, or `announce_decided` does (`Decided`): `handle_decided`.
+//!
+//! Everything that is sent names the record after which it may leave ([`Effects::send`]). `common` is what a replica of
+//! the family keeps (`../paxos.rs`), `duties` what a leader does besides ordering: heartbeats, announcements and reads
+//! (`../leadership.rs`).
 //!
 //! | file | what it has |
 //! | --- | --- |
@@ -20,7 +37,7 @@
 //! | `phase2.rs` | the leader proposes (`Accept`), members vote (`Accepted`), a quorum decides, all hear (`Decided`) |
 //! | `rules.rs`, `../rules.rs` | what may be promised, adopted, decided, delivered: a few lines a rule |
 //! | `recovery.rs`, `lives.rs` | a start with the log or without it (`Recover`, `RecoverAnswer`) |
-//! | `wiring.rs` | the answers to the traits: inputs on their way in, questions of the replica around |
+//! | `wiring.rs`, `../wiring.rs` | the answers to the traits: inputs on their way in, questions of the replica around |
 //! | `messages.rs` | messages and records: encoding, text, what the checks know of them |
 //! | `profile.rs`, `planted.rs` | options; bugs for the simulator |
 
@@ -63,7 +80,7 @@ pub struct MultiPaxos {
     state: State,
     /// What is known of the slots after the decided prefix.
     acceptor: Acceptor,
-    /// Votes of this burst: they leave together at its end.
+    /// Votes of this burst, of which nobody was told yet: they leave together at its end.
     untold: Option<Votes>,
     /// The latest lives of the other replicas: what they promised or answered in earlier ones is void.
     lives: Lives,

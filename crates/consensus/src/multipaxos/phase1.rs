@@ -1,6 +1,9 @@
 //! Phase 1, in the order in which its messages travel: a candidate asks (`Prepare`), each member promises and tells
 //! what it accepted (`Promise`), and with a quorum the candidate leads.
 //!
+//! The election says when (`stand` and `take_part` in `../paxos.rs`). `obeys_prepare` (there, too) takes the ballot of a
+//! `Prepare`: it refuses one below the promised ballot, and promises a higher one by `promise` here.
+//!
 //! One Phase 1 is for all slots after the candidate's decided prefix (Santos 2012, section 7.1.2). An answer comes in
 //! pages, each of which is asked for.
 
@@ -13,7 +16,7 @@ use crate::{
     Effects,
     leadership::{Leadership, Leads},
     paxos::Paxos,
-    proposer::Told,
+    proposer::Phase1Values,
     resend::Resend,
 };
 
@@ -26,7 +29,7 @@ pub(super) struct Candidate {
     /// The record of its own promise.
     lsn: Lsn,
     answers: BTreeMap<ReplicaId, Answer>,
-    told: Told,
+    told: Phase1Values,
     /// The longest decided prefix that an answer mentions.
     decided: Slot,
     pub(super) resend: Resend,
@@ -53,7 +56,7 @@ impl MultiPaxos {
             from,
             lsn: self.common.promised_lsn,
             answers: BTreeMap::new(),
-            told: Told::default(),
+            told: Phase1Values::default(),
             decided: self.decided(),
             resend: Resend::first(now, self.common.options.retransmit_after),
         });
@@ -185,7 +188,7 @@ impl MultiPaxos {
         // was chosen after them, a no-op lets the slots after it be delivered.
         let decided = candidate.decided.max(self.acceptor.decided());
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
-        let adopted = told.adopted(&self.acceptor, decided, Slot(u64::MAX));
+        let adopted = told.adopted(&self.acceptor, decided, Slot(u64::MAX), &rules);
         let adopted = adopted.into_iter().map(|told| rules.adopted(told).unwrap_or_else(Batch::noop));
         let waiting: Vec<Batch> = adopted.collect();
         let last = Slot(decided.0 + waiting.len() as u64);

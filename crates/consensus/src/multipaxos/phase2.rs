@@ -1,6 +1,10 @@
 //! Phase 2, in the order in which its messages travel: the leader proposes (`Accept`), each member writes that down and
 //! votes (`Accepted`), a quorum decides, the slots are delivered in order, and the members hear of it (`Decided`, and
 //! whatever else the leader sends).
+//!
+//! What a burst of inputs proposes, and what it votes for, leaves at its end: `flush_all` (`wiring.rs`) calls
+//! `send_accepts` and `send_accepted`. `follow` (`../paxos.rs`) comes before each handler of a leader's message: it
+//! refuses a ballot below the promised one, and promises a higher one.
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
@@ -11,7 +15,7 @@ use crate::{
     batches::{fitting, last_of},
     leadership::{Leadership, Leads},
     paxos::Paxos,
-    proposer::{Flights, GapWatch},
+    proposer::{GapWatch, InFlight},
     resend::Resend,
 };
 
@@ -24,7 +28,7 @@ pub(super) struct Leader {
     /// What goes into the slots after it, which leaves at the end of this burst.
     waiting: Vec<Batch>,
     pub(super) duties: Leadership,
-    flights: Flights,
+    flights: InFlight,
     pub(super) gap: GapWatch,
 }
 
@@ -37,7 +41,7 @@ impl Leader {
         waiting: Vec<Batch>,
         duties: Leadership,
     ) -> Leader {
-        let (flights, gap) = (Flights::new(), GapWatch::begin(now));
+        let (flights, gap) = (InFlight::new(), GapWatch::begin(now));
         Leader { ballot, proposed: decided, waiting, duties, flights, gap }
     }
 
@@ -59,7 +63,18 @@ impl Leader {
 impl MultiPaxos {
     // The leader proposes.
 
-    pub(super) fn propose(&mut self, batch: Batch, awaited: bool) {
+    /// How many batches it may propose now: as many as its window has room for, if it leads.
+    pub(super) fn room(&self) -> usize {
+        match &self.state {
+            State::Leader(leader) if !self.is_congested() => {
+                self.acceptor.slots_free(leader.next_slot(), &self.common.options)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Takes a batch. It gets its slot now, and leaves with all others of this burst ([`MultiPaxos::send_accepts`]).
+    pub(super) fn propose(&mut self, _: Time, batch: Batch, awaited: bool) {
         if self.room() == 0 {
             return;
         }
@@ -108,8 +123,8 @@ impl MultiPaxos {
     ) {
         // Not answering is always safe. The leader proposes again, or the slot comes by catch-up.
         let ahead_max = if self.is_congested() { 0 } else { self.common.options.accept_ahead_max() };
-        let room = (self.decided().0 + ahead_max + 1).saturating_sub(first.0);
-        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let through = self.common.rules().takes_through(self.decided(), ahead_max);
+        let room = usize::try_from(through.next().0.saturating_sub(first.0)).unwrap_or(usize::MAX);
         if room < batches.len() {
             batches = batches[..room].into();
         }
@@ -262,6 +277,23 @@ impl MultiPaxos {
 
     // The members hear what is decided.
 
+    /// Tells the others what is decided, unless the next proposal soon does. Where all count votes, each finds out by
+    /// itself.
+    pub(super) fn announce_decided(&mut self, now: Time, effects: &mut Effects) {
+        let decided = self.decided();
+        if !self.all_count() {
+            self.announce(now, effects);
+        } else if let State::Leader(leader) = &mut self.state {
+            leader.duties.announces_no_more(decided);
+        }
+    }
+
+    /// Tells the others that slots through this one are decided.
+    pub(super) fn tell_decided(&mut self, through: Slot, effects: &mut Effects) {
+        let ballot = self.common.promised;
+        self.common.broadcast(Message::Decided { ballot, through }, Lsn::ZERO, effects);
+    }
+
     /// The leader of `ballot` announced that slots through `through` are decided.
     pub(super) fn handle_decided(&mut self, ballot: Ballot, through: Slot, effects: &mut Effects) {
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(through);
@@ -310,9 +342,8 @@ impl MultiPaxos {
     fn resend_proposals_to(&self, peer: ReplicaId, slots: &[Slot], effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let (ballot, decided) = (leader.ballot, self.decided());
-        let everybody_counts = self.common.options.multipaxos.decision == Decision::All;
         let mut missing: Vec<_> = self.acceptor.undecided_of(ballot, slots).collect();
-        if everybody_counts {
+        if self.all_count() {
             // The peer may also have missed this replica's own vote.
             for &(slot, accepted) in missing.iter().filter(|(_, own)| own.lsn <= self.common.durable) {
                 effects.send(peer, Message::Accepted { ballot, first: slot, last: slot }, accepted.lsn);
@@ -328,7 +359,7 @@ impl MultiPaxos {
     }
 
     /// A session to a peer began: what was sent to it before may be lost.
-    pub(super) fn resend_to(&mut self, peer: ReplicaId, effects: &mut Effects) {
+    pub(super) fn resend_to(&mut self, _: Time, peer: ReplicaId, effects: &mut Effects) {
         match &self.state {
             State::Candidate(_) => self.ask_for_promise(peer, effects),
             State::Leader(leader) => {

@@ -142,7 +142,7 @@ impl MultiPaxos {
         records_may_be_missing: bool,
         effects: &mut Effects,
     ) -> bool {
-        let mut replay = Replay::new(&mut self.common, &mut self.acceptor, records_may_be_missing);
+        let mut replay = Replay::new(&self.common.options, &mut self.acceptor, records_may_be_missing);
         for record in records {
             // A log in which another protocol wrote is the business of the layer that changed the protocol.
             let crate::Record::MultiPaxos(record) = record else { continue };
@@ -156,7 +156,7 @@ impl MultiPaxos {
                 Record::Lives(lives) => self.lives = lives.into_iter().collect(),
             }
         }
-        let lost = replay.end(known_decided);
+        let lost = self.common.replayed(replay.end(known_decided));
         self.deliver(effects);
         lost
     }

@@ -1,148 +1,18 @@
-//! MultiPaxos as the traits see it: where inputs go, and what others ask of a replica.
+//! What MultiPaxos answers otherwise than the rest of the family (`../wiring.rs`): its states, and questions of the
+//! replica around it.
 
-use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
+use std::sync::Arc;
+
+use synod_wire::{Ballot, Ballots, Batch, Delivered, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, Message, MultiPaxos, Record, State};
 use crate::{
-    Control, Decision, Effects, Input, Options, Protocol, Role, Status, VoterSets,
-    leadership::{Leadership, Leads},
+    Decision, Effects, Role,
+    leadership::Leads,
     paxos::{Common, Paxos},
 };
 
-impl Protocol for MultiPaxos {
-    fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
-        let before = effects.last_lsn();
-        self.yield_if_overslept(now, effects);
-        match input {
-            Input::Receive { from, message: crate::Message::MultiPaxos(message) } => {
-                self.receive(now, from, message, effects);
-            }
-            Input::Receive { from, message: crate::Message::Election(message) } => {
-                self.handle_election(now, from, &message, effects);
-            }
-            Input::Receive { .. } => {}
-            // It waits for the flush, which looks at what else this step would look at.
-            Input::Propose { batch, awaited } => return self.propose(batch, awaited),
-            Input::Durable(lsn) => self.on_durable(now, lsn, effects),
-            Input::Link { peer, link } => {
-                self.link(now, peer, link, effects);
-                if link.begins_again() {
-                    self.resend_to(peer, effects);
-                }
-            }
-            Input::Timer => self.on_timer(now, effects),
-            Input::Control(control) => self.control(now, control, effects),
-        }
-        self.end_of_step(now, before, effects);
-    }
-
-    fn promised(&self) -> Ballot {
-        self.common.promised
-    }
-
-    fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
-        self.promise(now, ballot, effects);
-    }
-
-    fn options(&self) -> &Options {
-        &self.common.options
-    }
-
-    fn flush(&mut self, now: Time, effects: &mut Effects) {
-        let before = effects.last_lsn();
-        self.yield_if_overslept(now, effects);
-        self.send_accepts(now, effects);
-        self.send_accepted(effects);
-        self.announce(now, effects);
-        self.end_of_step(now, before, effects);
-        self.ask_for_timer(effects);
-    }
-
-    fn room(&self) -> usize {
-        match &self.state {
-            State::Leader(leader) if !self.is_congested() => {
-                self.acceptor.slots_free(leader.next_slot(), &self.common.options)
-            }
-            _ => 0,
-        }
-    }
-
-    fn is_congested(&self) -> bool {
-        self.common.is_congested()
-    }
-
-    fn status(&self) -> Status {
-        let everybody_counts = self.common.options.multipaxos.decision == Decision::All;
-        let waits_for_disk = everybody_counts || !matches!(self.state, State::Follower);
-        self.common.status(self.role(), self.decided(), self.in_flight(), waits_for_disk)
-    }
-
-    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
-        matches!(self.state, State::Leader(_)) && self.common.election.answers(now, voter)
-    }
-
-    fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
-        let State::Leader(leader) = &self.state else { return };
-        self.acceptor.batches().chain(leader.waiting()).for_each(see);
-    }
-}
-
-impl Leads for MultiPaxos {
-    fn me(&self) -> ReplicaId {
-        self.common.members.me()
-    }
-
-    fn decided(&self) -> Slot {
-        self.acceptor.decided()
-    }
-
-    fn duties(&mut self) -> Option<(&mut Leadership, &VoterSets)> {
-        let State::Leader(leader) = &mut self.state else { return None };
-        Some((&mut leader.duties, self.common.members.voters()))
-    }
-
-    fn tell_heartbeat(&mut self, effects: &mut Effects) {
-        self.broadcast_heartbeat(effects);
-    }
-
-    fn give_up(&mut self, now: Time, effects: &mut Effects) {
-        self.common.election.gave_up(now);
-        self.step_down(effects);
-    }
-
-    fn report_leader(&mut self, effects: &mut Effects) {
-        self.common.report_leader(self.role(), effects);
-    }
-
-    fn serves_reads(&mut self) -> bool {
-        let decided = self.decided();
-        let State::Leader(leader) = &self.state else { return false };
-        // Where everybody counts votes, a read waits for all that is proposed.
-        let by_leader = self.common.options.multipaxos.decision == Decision::Leader;
-        by_leader && leader.duties.knows_all_before(decided)
-    }
-
-    /// Where everybody counts votes, everybody finds out by itself what is decided.
-    fn is_known(&self, _: Slot) -> bool {
-        self.common.options.multipaxos.decision == Decision::All
-    }
-
-    fn tell_decided(&mut self, through: Slot, effects: &mut Effects) {
-        let ballot = self.common.promised;
-        self.common.broadcast(Message::Decided { ballot, through }, Lsn::ZERO, effects);
-    }
-
-    fn read_slot(&mut self) -> Option<Slot> {
-        let decided = self.decided();
-        let State::Leader(leader) = &self.state else { return None };
-        // Where everybody counts votes, a follower may know of a decision before this leader does, so the read waits
-        // for all that is proposed.
-        Some(match self.common.options.multipaxos.decision {
-            Decision::Leader => leader.duties.read_slot(decided),
-            Decision::All => leader.next_slot().prev(),
-        })
-    }
-}
+crate::wiring::protocol!(MultiPaxos, acceptor);
 
 impl Paxos for MultiPaxos {
     type Message = Message;
@@ -193,40 +63,59 @@ impl Paxos for MultiPaxos {
             State::Recovering(recovering) => recovering.resend.at(),
         }
     }
+
+    fn proposed_if_all_count(&self) -> Option<Slot> {
+        let State::Leader(leader) = &self.state else { return None };
+        self.all_count().then(|| leader.next_slot().prev())
+    }
+
+    fn waits_for_disk(&self) -> bool {
+        self.all_count() || !matches!(self.state, State::Follower)
+    }
+
+    fn knows_more(&mut self, now: Time, effects: &mut Effects) {
+        self.finish_recovery(now, effects);
+    }
 }
 
 impl MultiPaxos {
-    fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {
-        match control {
-            Control::ReadIndex(token) => self.read_index(token, effects),
-            Control::Learn { slot, ballots, batch, .. } => {
-                let value = AcceptedValue { slot, ballot: ballots.proposed, batch };
-                self.common.learn(&mut self.acceptor, value, |value| Record::Learned(value).into(), effects);
-                self.deliver(effects);
-            }
-            Control::Installed { slot, .. } => {
-                if slot > self.decided() {
-                    self.acceptor.installed(slot);
-                    self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
-                    if let State::Leader(leader) = &mut self.state {
-                        leader.proposed = leader.proposed.max(slot);
-                    }
-                    self.deliver(effects);
-                }
-            }
-            Control::Trim(_) => {}
-            Control::Backlogged(backlogged) => self.common.backlogged = backlogged,
-            Control::Transfer(to) => self.transfer(to, effects),
-            // The replica layer changes members by a new epoch.
-            Control::ChangeVoters { .. } => {}
-        }
-        self.finish_recovery(now, effects);
+    /// Whether all members count votes, and not the leader alone.
+    pub(super) fn all_count(&self) -> bool {
+        self.common.options.multipaxos.decision == Decision::All
     }
 
-    fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
-        self.common.became_durable(now, lsn);
+    fn for_each_undelivered(&self, see: &mut dyn FnMut(&Batch)) {
+        let State::Leader(leader) = &self.state else { return };
+        self.acceptor.batches().chain(leader.waiting()).for_each(see);
+    }
+
+    fn flush_all(&mut self, now: Time, effects: &mut Effects) {
+        self.send_accepts(now, effects);
+        self.send_accepted(effects);
+        self.announce_decided(now, effects);
+    }
+
+    fn on_durable(&mut self, now: Time, effects: &mut Effects) {
         self.count_own_votes(effects);
         self.complete_phase_1(now, effects);
         self.finish_recovery(now, effects);
+    }
+
+    /// A peer says what was decided in a slot.
+    fn learn(&mut self, slot: Slot, ballots: Ballots, batch: Batch, effects: &mut Effects) {
+        let value = AcceptedValue { slot, ballot: ballots.proposed, batch };
+        self.common.learn(&mut self.acceptor, value, |value| Record::Learned(value).into(), effects);
+        self.deliver(effects);
+    }
+
+    /// A snapshot holds everything through a slot.
+    fn installed(&mut self, slot: Slot, _: Arc<Delivered>, effects: &mut Effects) {
+        if slot > self.decided() {
+            self.acceptor.installed(slot);
+            if let State::Leader(leader) = &mut self.state {
+                leader.proposed = leader.proposed.max(slot);
+            }
+            self.deliver(effects);
+        }
     }
 }

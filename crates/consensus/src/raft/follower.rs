@@ -6,7 +6,7 @@ use super::{Conflict, DecidedPrefix, Entries, Message, Raft, State, log::Positio
 use crate::{Effects, LeaderView, Protocol, batches::last_of};
 
 /// What a follower did with entries of its leader.
-pub(super) enum Taken {
+pub(super) enum AppendOutcome {
     /// Nothing: the logs differ before them. They may still agree here, at the follower's last entry before the
     /// conflicting term.
     Conflicts(Position),
@@ -81,12 +81,12 @@ impl Raft {
     ) {
         let ballot = self.reported.view.ballot;
         match self.take_in(prev, prev_ballot, entries, effects) {
-            Taken::Conflicts(Position { slot: hint, ballot: hint_ballot }) => {
+            AppendOutcome::Conflicts(Position { slot: hint, ballot: hint_ballot }) => {
                 let conflict = Conflict { ballot, session, prev, hint, hint_ballot };
                 effects.send(ballot.replica, Message::Conflict(conflict), self.term_lsn);
             }
-            Taken::Nothing => {}
-            Taken::Holds { through, after } => {
+            AppendOutcome::Nothing => {}
+            AppendOutcome::Holds { through, after } => {
                 effects.send(ballot.replica, Message::AppendReply { ballot, session, through }, after);
             }
         }
@@ -99,16 +99,16 @@ impl Raft {
         prev_ballot: Ballot,
         entries: Entries,
         effects: &mut Effects,
-    ) -> Taken {
+    ) -> AppendOutcome {
         if let Some(hint) = self.conflict(Position { slot: prev, ballot: prev_ballot }) {
-            return Taken::Conflicts(hint);
+            return AppendOutcome::Conflicts(hint);
         }
         let through = last_of(prev.next(), &entries);
         let ballots = entries.iter().map(|entry| entry.ballot);
         let lacking = first_lacking(prev.next(), ballots, self.decided, |slot| self.log.ballot_at(slot));
         if lacking.is_some() && self.is_congested() {
             // Not answering is always safe. The leader sends it again, or it comes by catch-up.
-            return Taken::Nothing;
+            return AppendOutcome::Nothing;
         }
         if let Some(from) = self.rules().removed_from(lacking, through, self.decided) {
             self.truncate(from, effects);
@@ -121,7 +121,7 @@ impl Raft {
         }
         self.verified = self.verified.max(through);
         let after = self.rules().acknowledgement_rests_on(self.log.lsn_of(through), self.term_lsn);
-        Taken::Holds { through, after }
+        AppendOutcome::Holds { through, after }
     }
 
     /// Where the two logs may still agree, unless the log has the leader's entry at this position. The whole term

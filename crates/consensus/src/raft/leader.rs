@@ -135,7 +135,7 @@ impl Leads for Raft {
     /// waits for all that is proposed.
     fn read_slot(&mut self) -> Option<Slot> {
         let (decided, last) = (self.decided, self.log.last());
-        let any = self.rules().reads_wait_for_all(self.any_may_commit());
+        let any = self.gossip_rules().reads_wait_for_all(self.any_may_commit());
         self.duties().map(|(duties, _)| if any { last } else { duties.read_slot(decided) })
     }
 
@@ -371,7 +371,7 @@ impl Raft {
             None if id == me => stable,
             None => Slot::ZERO,
         };
-        self.rules().reached_by_quorum(self.voters(), has)
+        self.rules().reached_by_quorum(self.voters(), &has)
     }
 
     /// How far this leader has come: what is decided, and before it can decide anything what a quorum has of earlier

@@ -41,7 +41,7 @@ use driftwood::Gossip;
 use election::{Candidate, ElectionTimer};
 use leader::Leader;
 use log::Log;
-use planted::Rules;
+use rules::Rules;
 use std::sync::Arc;
 use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
@@ -109,14 +109,14 @@ enum State {
 impl Protocol for Raft {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
         let before = effects.last_lsn();
-        self.yield_if_overslept(now, effects);
+        self.yield_after_sleep(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::Raft(message) } => {
                 self.receive(now, from, message, effects);
             }
             // This message is of another protocol.
             Input::Receive { .. } => {}
-            // It waits for the flush, which looks at what else this step would look at.
+            // The flush sends the batch, and does the checks at the end of a step, so this returns early.
             Input::Propose { batch, awaited } => return self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, link } => {
@@ -149,7 +149,7 @@ impl Protocol for Raft {
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
         let before = effects.last_lsn();
-        self.yield_if_overslept(now, effects);
+        self.yield_after_sleep(now, effects);
         self.write(effects);
         self.disk.appended(before, effects.last_lsn(), now);
         self.replicate(now, effects);
@@ -293,7 +293,12 @@ impl Raft {
 
     /// The rules that this replica follows.
     fn rules(&self) -> Rules {
-        Rules::of(&self.options)
+        planted::rules(&self.options)
+    }
+
+    /// The rules that rounds of gossip add.
+    fn gossip_rules(&self) -> driftwood::Rules {
+        driftwood::rules(&self.options)
     }
 
     /// Goes on in a higher term, or votes in the present one; nothing may leave that speaks of it before it is durable.
@@ -301,7 +306,7 @@ impl Raft {
         debug_assert!(
             term > self.term
                 || term == self.term && self.voted_for.is_none_or(|id| Some(id) == voted_for)
-                || self.rules().has(Bug::VoteTwice),
+                || self.options.has(crate::Bug::Raft(Bug::VoteTwice)),
             "one vote a term"
         );
         (self.term, self.voted_for) = (term, voted_for);

@@ -1,10 +1,9 @@
-//! Bugs of Raft that a test can plant, and the rules as a replica follows them, of which such a bug replaces one; see
-//! [`crate::Bug`].
+//! Bugs of Raft that a test can plant ([`crate::Bug`]), and the rule that each replaces.
 
-use synod_wire::{Ballot, Lsn, ReplicaId, Slot};
+use synod_wire::Lsn;
 
-use super::{log::Position, rules};
-use crate::{ChangeRefused, Options, VoterSets};
+use super::rules::{Rules, elects, may_vote, reached_by_quorum};
+use crate::Options;
 
 /// A known mistake in an implementation of Raft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,105 +50,33 @@ pub enum Bug {
     CountBeyondLog,
 }
 
-/// The rules that a replica follows: those of `rules.rs`, and of `driftwood/rules.rs`, of which a planted bug replaces
-/// one. Without the feature `planted-bugs` there is none.
-#[derive(Clone, Copy)]
-pub(super) struct Rules(Option<Bug>);
-
-impl Rules {
-    pub(super) fn of(options: &Options) -> Rules {
-        match options.planted_bug() {
-            Some(crate::Bug::Raft(bug)) => Rules(Some(bug)),
-            _ => Rules(None),
+/// The rules of a replica with these options: a planted bug replaces one. Those that rounds of gossip add are in
+/// `driftwood/planted.rs`.
+#[inline]
+pub(super) fn rules(options: &Options) -> Rules {
+    let mut rules = Rules::SOUND;
+    let Some(crate::Bug::Raft(bug)) = options.planted_bug() else { return rules };
+    match bug {
+        Bug::VoteTwice => rules.may_vote = |voted, from, leads| may_vote(voted, from, leads) || !leads,
+        Bug::VoteByLength => rules.is_up_to_date = |candidate, own| candidate.slot >= own.slot,
+        Bug::VoteBeforeDurable => rules.vote_rests_on = |_| Lsn::ZERO,
+        Bug::ForgetVote => rules.recalls_vote = |_| None,
+        Bug::AckBeforeDurable => rules.acknowledgement_rests_on = |_, _| Lsn::ZERO,
+        Bug::TruncateAlways => {
+            rules.removed_from =
+                |lacking, through, decided| lacking.or(Some(through.next())).filter(|&slot| slot > decided);
         }
-    }
-
-    pub(super) fn has(self, bug: Bug) -> bool {
-        self.0 == Some(bug)
-    }
-
-    /// See [`rules::is_up_to_date`].
-    pub(super) fn is_up_to_date(self, candidate: Position, own: Position) -> bool {
-        match self.0 {
-            Some(Bug::VoteByLength) => candidate.slot >= own.slot,
-            _ => rules::is_up_to_date(candidate, own),
+        Bug::CountOldTerms => rules.may_commit = |reached, _, decided, _| reached > decided,
+        Bug::UnionMajority => {
+            rules.elects = |voters, granted| elects(&voters.union(), granted);
+            rules.reached_by_quorum = |voters, held| reached_by_quorum(&voters.union(), held);
         }
-    }
-
-    /// See [`rules::may_vote`].
-    pub(super) fn may_vote(self, voted_for: Option<ReplicaId>, candidate: ReplicaId, leads: bool) -> bool {
-        rules::may_vote(voted_for, candidate, leads) || self.has(Bug::VoteTwice) && !leads
-    }
-
-    /// The vote of this term that a replica knows after a restart: the one that it wrote down (Ongaro 2014, 3.8).
-    pub(super) fn recalls_vote(self, written: Option<ReplicaId>) -> Option<ReplicaId> {
-        written.filter(|_| !self.has(Bug::ForgetVote))
-    }
-
-    /// The record that has to be durable before a message about a vote leaves: the one of the term with the vote (E30).
-    pub(super) fn vote_rests_on(self, term: Lsn) -> Lsn {
-        if self.has(Bug::VoteBeforeDurable) { Lsn::ZERO } else { term }
-    }
-
-    /// The record that has to be durable before entries are acknowledged: the later one of theirs and the term's (E30).
-    pub(super) fn acknowledgement_rests_on(self, entries: Lsn, term: Lsn) -> Lsn {
-        if self.has(Bug::AckBeforeDurable) { Lsn::ZERO } else { entries.max(term) }
-    }
-
-    /// See [`rules::counts_vote`].
-    pub(super) fn counts_vote(self, granted: &[ReplicaId], voter: ReplicaId) -> bool {
-        rules::counts_vote(granted, voter) || self.has(Bug::CountVoteMessages)
-    }
-
-    /// See [`rules::elects`].
-    pub(super) fn elects(self, voters: &VoterSets, granted: &[ReplicaId]) -> bool {
-        match self.0 {
-            Some(Bug::UnionMajority) => rules::elects(&voters.union(), granted),
-            Some(Bug::CountVoteMessages) => granted.len() > voters.all().len() / 2,
-            _ => rules::elects(voters, granted),
+        Bug::ChangeAtOnce => rules.may_change = |_, _, _| Ok(()),
+        Bug::CountVoteMessages => {
+            rules.counts_vote = |_, _| true;
+            rules.elects = |voters, granted| granted.len() > voters.all().len() / 2;
         }
+        _ => {}
     }
-
-    /// See [`rules::reached_by_quorum`].
-    pub(super) fn reached_by_quorum(self, voters: &VoterSets, held: impl FnMut(ReplicaId) -> Slot) -> Slot {
-        match self.0 {
-            Some(Bug::UnionMajority) => rules::reached_by_quorum(&voters.union(), held),
-            _ => rules::reached_by_quorum(voters, held),
-        }
-    }
-
-    /// See [`rules::may_commit`].
-    pub(super) fn may_commit(
-        self,
-        reached: Slot,
-        there: Option<Ballot>,
-        decided: Slot,
-        leader: Ballot,
-    ) -> bool {
-        match self.0 {
-            Some(Bug::CountOldTerms) => reached > decided,
-            _ => rules::may_commit(reached, there, decided, leader),
-        }
-    }
-
-    /// See [`rules::removed_from`].
-    pub(super) fn removed_from(self, lacking: Option<Slot>, through: Slot, decided: Slot) -> Option<Slot> {
-        match self.0 {
-            Some(Bug::TruncateAlways) => lacking.or(Some(through.next())).filter(|&slot| slot > decided),
-            _ => rules::removed_from(lacking, decided),
-        }
-    }
-
-    /// See [`rules::may_change`].
-    pub(super) fn may_change(
-        self,
-        has_own: bool,
-        last_change: Slot,
-        decided: Slot,
-    ) -> Result<(), ChangeRefused> {
-        match self.0 {
-            Some(Bug::ChangeAtOnce) => Ok(()),
-            _ => rules::may_change(has_own, last_change, decided),
-        }
-    }
+    rules
 }

@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Configuration, DecidedPrefix, ElectionTimer, Entry, Gossip, Message, Raft, Record, Rules, State, log::Log,
+    Configuration, DecidedPrefix, ElectionTimer, Entry, Gossip, Message, Raft, Record, State, log::Log,
+    planted,
 };
 use crate::{
     Effects, LeaderView, Members, Options, Proofs, Protocol, Prove, Restart, batches::last_of,
@@ -218,7 +219,7 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
         match record {
             Record::Term { term, voted_for } => {
                 replayed.term = term;
-                replayed.voted_for = Rules::of(options).recalls_vote(voted_for);
+                replayed.voted_for = planted::rules(options).recalls_vote(voted_for);
             }
             Record::Entries { first, entries, decided, decided_in } => {
                 replayed.entries.split_off(&first);

@@ -12,7 +12,7 @@ use super::{
     direct::Search,
     order::{Survey, next_permutation},
     phase1::Question,
-    walk::{Took, Walk},
+    round_trip::{RoundTrip, Took},
 };
 use crate::{
     Effects, MEMBERS_MAX, Options, Protocol, ReplicaSet,
@@ -20,7 +20,7 @@ use crate::{
     batches::last_of,
     leadership::{Leadership, Leads},
     paxos::Paxos,
-    proposer::{Flights, GapWatch},
+    proposer::{GapWatch, InFlight},
     resend::Resend,
 };
 
@@ -39,9 +39,9 @@ pub(super) struct Leader {
     /// The names of the batches that wait, or are proposed in this ballot, and are not delivered.
     pub(super) names: BTreeSet<BatchId>,
     pub(super) duties: Leadership,
-    pub(super) flights: Flights<Lap>,
+    pub(super) flights: InFlight<Attempts>,
     /// How long what was proposed took.
-    walk: Walk,
+    round_trip: RoundTrip,
     /// What the members said of themselves last.
     members: BTreeMap<ReplicaId, Heard>,
     /// What it knows for the order of its ring.
@@ -84,7 +84,7 @@ struct Heard {
 
 /// How often something was proposed, and since when: at first round the ring, then to each member by itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lap {
+pub(super) struct Attempts {
     pub(super) since: Time,
     pub(super) sent: u32,
 }
@@ -112,8 +112,8 @@ impl Leader {
             names: waiting.iter().filter_map(|waiting| waiting.batch.id()).collect(),
             waiting,
             duties,
-            flights: Flights::new(),
-            walk: Walk::default(),
+            flights: InFlight::new(),
+            round_trip: RoundTrip::default(),
             members: members.into_iter().map(|member| (member, heard)).collect(),
             survey: Survey::new(),
             ring_at: now,
@@ -145,16 +145,16 @@ impl Leader {
     /// Slots through this one are decided.
     pub(super) fn lands(&mut self, decided: Slot, now: Time, least: Duration) {
         while let Some(flight) = self.flights.lands(decided) {
-            let Lap { since, sent } = flight.more;
+            let Attempts { since, sent } = flight.more;
             // What went round once carries the ring on, whatever had to go past it before.
             self.broken = self.broken.filter(|&broken| sent > 1 || since < broken);
-            self.walk.took(Took { time: now.since(since), repeated: sent > 1 }, least);
+            self.round_trip.took(Took { time: now.since(since), repeated: sent > 1 }, least);
         }
     }
 
     /// After which time a proposal is sent again at first.
     pub(super) fn resend_after(&self, options: &Options) -> Duration {
-        self.walk.wait(options.retransmit_after, options.election_timeout / 3)
+        self.round_trip.wait(options.retransmit_after, options.election_timeout / 3)
     }
 
     /// The members of which something was heard lately.
@@ -216,7 +216,7 @@ impl Ring {
         (leader.ring_at, leader.broken, leader.search) = (now, None, None);
         let wait = leader.resend_after(&self.common.options);
         let sent = if view.is_direct() { ROUNDS } else { 0 };
-        leader.flights.hasten(now, wait, |lap| *lap = Lap { since: now, sent });
+        leader.flights.hasten(now, wait, |attempts| *attempts = Attempts { since: now, sent });
         // It was stripped for the ring before.
         leader.waiting.iter_mut().for_each(|waiting| waiting.safe = true);
         self.common.broadcast(Message::View { view: view.clone() }, Lsn::ZERO, effects);
@@ -369,7 +369,7 @@ impl Ring {
     }
 
     /// A session to a peer began: what was sent to it before may be lost.
-    pub(super) fn resend_to(&mut self, peer: ReplicaId, effects: &mut Effects) {
+    pub(super) fn resend_to(&mut self, now: Time, peer: ReplicaId, effects: &mut Effects) {
         match &self.state {
             State::Candidate(_) => self.ask(peer, effects),
             State::Leader(leader) => {
@@ -385,7 +385,7 @@ impl Ring {
             State::Follower | State::Learner(_)
                 if self.view.as_ref().is_some_and(|view| view.ballot.replica == peer) =>
             {
-                self.send_values_again(self.now);
+                self.send_values_again(now);
             }
             State::Recovering | State::Follower | State::Learner(_) => {}
         }

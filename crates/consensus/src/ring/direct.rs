@@ -128,6 +128,12 @@ impl Ring {
         }
     }
 
+    /// Tells the members that slots through this one are decided. Round a ring decisions travel by themselves.
+    pub(super) fn tell_decided(&mut self, through: Slot, effects: &mut Effects) {
+        let decided = Message::Decided { ballot: self.common().promised, through };
+        self.common().broadcast(decided, Lsn::ZERO, effects);
+    }
+
     /// Tells the members what is decided for the last time: from now on a ring does.
     pub(super) fn announce_at_last(&mut self, effects: &mut Effects) {
         let decided = self.decided();

@@ -12,12 +12,11 @@ use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writ
 
 use super::{Delay, View, Votes};
 use crate::{
-    BatchText, Claim, Fact, PromisePage, Way,
+    BatchText, Claim, Fact, PromisePage, RingPath,
     acceptor::AcceptedValue,
     batches::{Batches, check_run, last_of, see_run},
     codec::{Field, fields, records},
     describe::{accepted as accepted_text, amnesia as lost_text, joined, more, run},
-    paxos::FamilyMessage,
 };
 
 crate::messages! {
@@ -189,7 +188,7 @@ crate::messages! {
             }
         }
 
-        fn way(&self) -> Option<Way<'_>> {
+        fn ring_path(&self) -> Option<RingPath<'_>> {
             let (Message::Values { view, .. }
             | Message::Accept(Accept { view, .. })
             | Message::Votes(VoteRun { view, .. })
@@ -199,7 +198,7 @@ crate::messages! {
                 return None;
             };
             let votes = if let Message::Votes(run) = self { Some(run.votes) } else { None };
-            Some(Way { ballot: view.ballot, number: view.minor, order: &view.order, votes })
+            Some(RingPath { ballot: view.ballot, number: view.minor, order: &view.order, votes })
         }
 
         fn range_asked(&self) -> Option<(Ballot, Slot)> {
@@ -355,18 +354,6 @@ fields! {
         pub next: Option<Slot>,
         /// What the sender accepted in slots of this page, in slot order.
         pub accepted: Vec<AcceptedValue>,
-    }
-}
-
-impl From<FamilyMessage> for Message {
-    fn from(message: FamilyMessage) -> Message {
-        match message {
-            FamilyMessage::Heartbeat { ballot, decided, round } => {
-                Message::Heartbeat { ballot, decided, round }
-            }
-            FamilyMessage::Reject { promised } => Message::Reject { promised },
-            FamilyMessage::TakeOver { ballot } => Message::TakeOver { ballot },
-        }
     }
 }
 

@@ -22,9 +22,9 @@
 //! | `phase1.rs` | how a replica becomes the coordinator (`Prepare`, `Promise`) |
 //! | `rules.rs`, `../rules.rs` | what may be promised, adopted, voted for, decided: a few lines a rule |
 //! | `passing.rs`, `view.rs`, `late.rs` | how a message is sent on; the ring; a member whose disk is slow |
-//! | `coordinator.rs`, `order.rs`, `direct.rs`, `walk.rs` | which ring is made, and what is sent again |
+//! | `coordinator.rs`, `order.rs`, `direct.rs`, `round_trip.rs` | which ring is made, and what is sent again |
 //! | `learner.rs`, `recovery.rs` | replicas that do not vote; a start with the log or without it |
-//! | `wiring.rs` | the answers to the traits: inputs on their way in, questions of the replica around |
+//! | `wiring.rs`, `../wiring.rs` | the answers to the traits: inputs on their way in, questions of the replica around |
 //! | `messages.rs` | messages and records: encoding, text, what the checks know of them |
 //! | `profile.rs`, `planted.rs` | options; bugs for the simulator |
 //!
@@ -48,12 +48,12 @@ mod phase2;
 mod planted;
 mod profile;
 mod recovery;
+mod round_trip;
 mod rules;
 #[cfg(test)]
 mod tests;
 mod values;
 mod view;
-mod walk;
 mod wiring;
 
 pub use crate::acceptor::AcceptedValue;
@@ -72,10 +72,10 @@ use late::Late;
 use learner::Learner;
 use passing::Outgoing;
 use phase1::Candidate;
+use round_trip::RoundTrip;
 use rules::Rules;
 use synod_wire::{Ballot, Delivered, ReplicaId, Slot, Time};
 use values::Values;
-use walk::Walk;
 
 use crate::{
     Effects,
@@ -106,11 +106,9 @@ pub struct Ring {
     /// What this burst sends round the ring.
     outgoing: Vec<Outgoing>,
     /// How long the batches of this replica's own clients take.
-    walk: Walk,
+    round_trip: RoundTrip,
     /// The votes that went on without this replica's own.
     late: Late,
-    /// The time of the present step.
-    now: Time,
 }
 
 #[derive(Clone, Debug)]

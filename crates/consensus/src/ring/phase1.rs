@@ -22,7 +22,7 @@ use crate::{
     Effects, Members, ReplicaSet, Role,
     leadership::{Leadership, Leads},
     paxos::Paxos,
-    proposer::Told,
+    proposer::Phase1Values,
     resend::Resend,
     rules,
 };
@@ -44,7 +44,7 @@ pub(super) struct Question {
     through: Slot,
     /// How far each member is with its answer.
     answers: BTreeMap<ReplicaId, Answer>,
-    told: Told,
+    told: Phase1Values,
     /// The longest decided prefix that an answer mentions.
     decided: Slot,
     resend: Resend,
@@ -113,7 +113,7 @@ impl Ring {
             from,
             through: if count == u64::MAX { Slot(u64::MAX) } else { Slot(from.0 + count - 1) },
             answers: BTreeMap::new(),
-            told: Told::default(),
+            told: Phase1Values::default(),
             decided: self.decided(),
             resend: Resend::first(now, self.common().options.retransmit_after),
         }
@@ -243,15 +243,15 @@ impl Ring {
         if self.common().promised_lsn > self.common().durable {
             return;
         }
-        let members = self.common().members.clone();
+        let (members, family) = (self.common().members.clone(), self.common().rules());
         let Some(question) = self.asked() else { return };
-        if !rules::is_promised(&members, question.told(&members)) {
+        if !family.is_promised(&members, question.told(&members)) {
             return;
         }
         let (decided, through) = (question.decided, question.through);
         let own_more = self.acceptor.accepted_from(Slot(through.0.saturating_add(1))).next().is_some();
         let Some(question) = self.asked() else { return };
-        let ends = members.is_quorum(question.told_no_more(&members, own_more));
+        let ends = family.is_promised(&members, question.told_no_more(&members, own_more));
         // Slots through `decided` are decided, perhaps where their values were trimmed: nothing is ever proposed there,
         // and what this replica lacks of them comes by catch-up (Benz 2013, A1).
         let decided = decided.max(self.decided());
@@ -273,7 +273,7 @@ impl Ring {
                 let told = std::mem::take(&mut candidate.question.told);
                 candidate.answered.extend(candidate.question.answers.keys());
                 let answered = std::mem::take(&mut candidate.answered);
-                let adopted = told.adopted(&self.acceptor, decided, through);
+                let adopted = told.adopted(&self.acceptor, decided, through, &family);
                 let waiting = self.in_turn(adopted, VecDeque::new());
                 self.begin_to_lead(now, decided, reserved, waiting, answered, effects);
             }
@@ -282,7 +282,7 @@ impl Ring {
                 leader.proposed = leader.proposed.max(decided.min(through));
                 leader.reserved = through;
                 let (proposed, waiting) = (leader.proposed, std::mem::take(&mut leader.waiting));
-                let adopted = question.told.adopted(&self.acceptor, proposed, through);
+                let adopted = question.told.adopted(&self.acceptor, proposed, through, &family);
                 let adopted = self.unless_under_way(adopted);
                 let waiting = self.in_turn(adopted, waiting);
                 if let State::Leader(leader) = &mut self.state {

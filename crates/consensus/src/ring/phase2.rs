@@ -10,7 +10,7 @@ use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     Accept, Content, DecisionRun, Message, Record, Ring, RingDecision, State, Value, View, VoteRun, Votes,
-    coordinator::{Lap, ROUNDS, Waiting},
+    coordinator::{Attempts, ROUNDS, Waiting},
     rules::Passing,
     values::{carried, sent_on},
 };
@@ -79,7 +79,7 @@ impl Ring {
         leader.proposed = last;
         let resend = Resend::first(now, leader.resend_after(&self.common.options));
         let sent = if view.is_direct() { ROUNDS } else { 1 };
-        leader.flights.begins(first, last, resend, Lap { since: now, sent });
+        leader.flights.begins(first, last, resend, Attempts { since: now, sent });
         leader.duties.told(decided);
         let batches: Batches = page.iter().map(|waiting| waiting.batch.clone()).collect();
         self.accept_run(ballot, first, batches, effects);
@@ -161,7 +161,7 @@ impl Ring {
         let ahead_max = if self.is_congested() { 0 } else { self.common.options.accept_ahead_max() };
         if !rules.may_accept(accepted.map(|accepted| accepted.ballot), ballot)
             || self.acceptor.is_decided(slot)
-            || !family.has_room(slot, self.decided(), ahead_max)
+            || slot > family.takes_through(self.decided(), ahead_max)
         {
             return None;
         }
@@ -435,8 +435,8 @@ impl Ring {
             let Some((slot, ballots, batch)) = self.acceptor.deliver() else { break };
             Arc::make_mut(&mut self.table).deliver(&batch);
             if let Some(id) = batch.id() {
-                if let Some(took) = self.values.delivered(id, self.now) {
-                    self.walk.took(took, self.common.options.retransmit_after);
+                if let Some(took) = self.values.delivered(id, self.common.now) {
+                    self.round_trip.took(took, self.common.options.retransmit_after);
                 }
                 if let State::Leader(leader) = &mut self.state {
                     leader.delivers(id);
@@ -452,7 +452,7 @@ impl Ring {
         {
             leader.proposed = leader.proposed.max(decided);
             leader.gap.delivered();
-            leader.lands(decided, self.now, self.common.options.retransmit_after);
+            leader.lands(decided, self.common.now, self.common.options.retransmit_after);
         }
     }
 }

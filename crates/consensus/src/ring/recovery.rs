@@ -9,7 +9,8 @@ use std::sync::Arc;
 use synod_wire::{Ballot, Ballots, ReplicaId, Slot, Time};
 
 use super::{
-    AcceptedValue, Message, Record, Ring, State, late::Late, learner::Learner, values::Values, walk::Walk,
+    AcceptedValue, Message, Record, Ring, State, late::Late, learner::Learner, round_trip::RoundTrip,
+    values::Values,
 };
 use crate::{
     Effects, Members, Options, Proofs, Prove, Restart,
@@ -61,9 +62,8 @@ impl Ring {
             stale: false,
             reported_in: Ballot::ZERO,
             outgoing: Vec::new(),
-            walk: Walk::default(),
+            round_trip: RoundTrip::default(),
             late: Late::default(),
-            now,
         };
         let born = restart.records.is_empty();
         let lost = replica.replay(restart.records, restart.decided, restart.amnesia, effects);
@@ -95,7 +95,7 @@ impl Ring {
         records_may_be_missing: bool,
         effects: &mut Effects,
     ) -> bool {
-        let mut replay = Replay::new(&mut self.common, &mut self.acceptor, records_may_be_missing);
+        let mut replay = Replay::new(&self.common.options, &mut self.acceptor, records_may_be_missing);
         for record in records {
             // A log in which another protocol wrote is the business of the layer that changed the protocol.
             let crate::Record::Ring(record) = record else { continue };
@@ -108,7 +108,7 @@ impl Ring {
                 Record::Amnesia(forgot) => replay.amnesia(forgot),
             }
         }
-        let lost = replay.end(known_decided);
+        let lost = self.common.replayed(replay.end(known_decided));
         self.deliver(effects);
         lost
     }

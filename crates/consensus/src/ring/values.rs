@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use synod_wire::{Batch, BatchId, Lsn, ReplicaId, SessionId, Time};
 
-use super::{Content, Message, Ring, State, Value, View, coordinator::Waiting, walk::Took};
-use crate::{Effects, Protocol, Role, batches::fitting, leadership::Leads, paxos::Paxos, resend::Resend};
+use super::{Content, Message, Ring, State, Value, View, coordinator::Waiting, round_trip::Took};
+use crate::{Effects, Role, batches::fitting, leadership::Leads, paxos::Paxos, resend::Resend};
 
 /// The most bytes of batches of which no slot is known yet. A batch that is dropped comes again.
 const HELD_BYTES_MAX: usize = 64 << 20;
@@ -127,7 +127,7 @@ impl Ring {
     }
 
     /// Takes a batch of this replica's clients; or, as the coordinator, any that has to be ordered.
-    pub(super) fn propose(&mut self, now: Time, batch: Batch) {
+    pub(super) fn propose(&mut self, now: Time, batch: Batch, _: bool) {
         if self.room() == 0 {
             return;
         }

@@ -1,82 +1,20 @@
-//! The ring as the traits see it: where inputs go, and what others ask of a replica.
+//! What the ring answers otherwise than the rest of the family (`../wiring.rs`): its states, and questions of the replica
+//! around it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, Delivered, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, Message, Record, Ring, RingDecision, State, View};
 use crate::{
-    Control, Effects, Input, Options, Protocol, Role, Route, Status, Threshold, VoterSets,
-    leadership::{Leadership, Leads},
+    Effects, Protocol, Role, Route, Threshold,
+    leadership::Leads,
     paxos::{Common, Paxos},
 };
 
-impl Protocol for Ring {
-    fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
-        let before = effects.last_lsn();
-        self.now = now;
-        self.yield_if_overslept(now, effects);
-        match input {
-            Input::Receive { from, message: crate::Message::Ring(message) } => {
-                self.receive(now, from, message, effects);
-            }
-            Input::Receive { from, message: crate::Message::Election(message) } => {
-                self.handle_election(now, from, &message, effects);
-            }
-            Input::Receive { .. } => {}
-            Input::Propose { batch, .. } => self.propose(now, batch),
-            Input::Durable(lsn) => self.on_durable(now, lsn, effects),
-            Input::Link { peer, link } => {
-                self.link(now, peer, link, effects);
-                if link.begins_again() {
-                    self.resend_to(peer, effects);
-                }
-            }
-            Input::Timer => self.on_timer(now, effects),
-            Input::Control(control) => self.control(control, effects),
-        }
-        self.end_of_step(now, before, effects);
-    }
-
-    fn promised(&self) -> Ballot {
-        self.common.promised
-    }
-
-    fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
-        self.promise(now, ballot, effects);
-    }
-
-    fn options(&self) -> &Options {
-        &self.common.options
-    }
-
-    fn flush(&mut self, now: Time, effects: &mut Effects) {
-        let before = effects.last_lsn();
-        self.now = now;
-        self.yield_if_overslept(now, effects);
-        self.drop_void();
-        self.send_values(now, effects);
-        self.send_accepts(now, effects);
-        self.reserve_more(now, effects);
-        self.announce_directly(now, effects);
-        self.send_outgoing(effects);
-        self.end_of_step(now, before, effects);
-        self.ask_for_timer(effects);
-    }
-
-    fn room(&self) -> usize {
-        let own = self.own_window().saturating_sub(self.values.pending());
-        match &self.state {
-            _ if self.is_congested() || self.route() != Route::Here => 0,
-            State::Leader(_) => own.min(self.slots_free()),
-            _ => own,
-        }
-    }
-
-    fn is_congested(&self) -> bool {
-        self.common.is_congested()
-    }
-
+crate::wiring::protocol!(
+    Ring,
+    acceptor,
     /// A proposer that is in the ring sends its batches along it; others leave them to the coordinator.
     fn route(&self) -> Route {
         let in_ring = self.is_in_ring() && !self.values.is_stuck() && self.is_proposer();
@@ -86,65 +24,7 @@ impl Protocol for Ring {
             _ => self.common.reported.view.leader.map_or(Route::Nowhere, Route::To),
         }
     }
-
-    fn status(&self) -> Status {
-        self.common.status(self.role(), self.decided(), self.in_flight(), true)
-    }
-
-    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
-        matches!(self.state, State::Leader(_)) && self.common.election.answers(now, voter)
-    }
-
-    fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
-        let State::Leader(leader) = &self.state else { return };
-        self.acceptor.batches().chain(leader.waiting()).for_each(see);
-    }
-}
-
-impl Leads for Ring {
-    fn me(&self) -> ReplicaId {
-        self.common.members.me()
-    }
-
-    fn decided(&self) -> Slot {
-        self.acceptor.decided()
-    }
-
-    fn duties(&mut self) -> Option<(&mut Leadership, &VoterSets)> {
-        let State::Leader(leader) = &mut self.state else { return None };
-        Some((&mut leader.duties, self.common.members.voters()))
-    }
-
-    fn tell_heartbeat(&mut self, effects: &mut Effects) {
-        self.broadcast_heartbeat(effects);
-    }
-
-    fn give_up(&mut self, now: Time, effects: &mut Effects) {
-        self.common.election.gave_up(now);
-        self.step_down(effects);
-    }
-
-    fn report_leader(&mut self, effects: &mut Effects) {
-        self.common.report_leader(self.role(), effects);
-    }
-
-    /// Round a ring decisions travel by themselves.
-    fn tell_decided(&mut self, through: Slot, effects: &mut Effects) {
-        let decided = Message::Decided { ballot: self.common.promised, through };
-        self.common.broadcast(decided, Lsn::ZERO, effects);
-    }
-
-    /// Other members may know of a decision before the coordinator does, so a read waits for all that is proposed.
-    fn read_slot(&mut self) -> Option<Slot> {
-        let State::Leader(leader) = &self.state else { return None };
-        Some(leader.next_slot().prev())
-    }
-
-    /// A read waits for all that is proposed.
-    fn serves_reads(&mut self) -> bool {
-        false
-    }
-}
+);
 
 impl Paxos for Ring {
     type Message = Message;
@@ -198,40 +78,63 @@ impl Paxos for Ring {
             State::Learner(learner) => learner.tells_at.min(values),
         }
     }
+    /// Other members may know of a decision before the coordinator does, so a read waits for all that is proposed.
+    fn proposed_if_all_count(&self) -> Option<Slot> {
+        let State::Leader(leader) = &self.state else { return None };
+        Some(leader.next_slot().prev())
+    }
+
+    fn waits_for_disk(&self) -> bool {
+        true
+    }
 }
 
 impl Ring {
-    fn control(&mut self, control: Control, effects: &mut Effects) {
-        match control {
-            Control::ReadIndex(token) => self.read_index(token, effects),
-            Control::Learn { slot, ballots, batch, .. } => {
-                let value = AcceptedValue { slot, ballot: ballots.proposed, batch };
-                self.common.learn(&mut self.acceptor, value, |value| Record::Learned(value).into(), effects);
-                self.deliver(effects);
-            }
-            Control::Installed { slot, delivered, .. } => {
-                if slot > self.decided() {
-                    self.acceptor.installed(slot);
-                    self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
-                    if let State::Leader(leader) = &mut self.state {
-                        leader.proposed = leader.proposed.max(slot);
-                    }
-                    (self.table, self.stale) = (delivered, true);
-                    self.deliver(effects);
-                }
-            }
-            Control::Trim(_) => {}
-            Control::Backlogged(backlogged) => self.common.backlogged = backlogged,
-            Control::Transfer(to) => self.transfer(to, effects),
-            // The replica layer changes members by a new epoch.
-            Control::ChangeVoters { .. } => {}
+    pub(super) fn room(&self) -> usize {
+        let own = self.own_window().saturating_sub(self.values.pending());
+        match &self.state {
+            _ if self.is_congested() || self.route() != Route::Here => 0,
+            State::Leader(_) => own.min(self.slots_free()),
+            _ => own,
         }
     }
 
-    fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
-        self.common.became_durable(now, lsn);
+    fn for_each_undelivered(&self, see: &mut dyn FnMut(&Batch)) {
+        let State::Leader(leader) = &self.state else { return };
+        self.acceptor.batches().chain(leader.waiting()).for_each(see);
+    }
+
+    fn flush_all(&mut self, now: Time, effects: &mut Effects) {
+        self.drop_void();
+        self.send_values(now, effects);
+        self.send_accepts(now, effects);
+        self.reserve_more(now, effects);
+        self.announce_directly(now, effects);
+        self.send_outgoing(effects);
+    }
+
+    fn on_durable(&mut self, now: Time, effects: &mut Effects) {
         self.count_own_votes(effects);
         self.complete_phase_1(now, effects);
+    }
+
+    /// A peer says what was decided in a slot.
+    fn learn(&mut self, slot: Slot, ballots: Ballots, batch: Batch, effects: &mut Effects) {
+        let value = AcceptedValue { slot, ballot: ballots.proposed, batch };
+        self.common.learn(&mut self.acceptor, value, |value| Record::Learned(value).into(), effects);
+        self.deliver(effects);
+    }
+
+    /// A snapshot holds everything through a slot.
+    fn installed(&mut self, slot: Slot, delivered: Arc<Delivered>, effects: &mut Effects) {
+        if slot > self.decided() {
+            self.acceptor.installed(slot);
+            if let State::Leader(leader) = &mut self.state {
+                leader.proposed = leader.proposed.max(slot);
+            }
+            (self.table, self.stale) = (delivered, true);
+            self.deliver(effects);
+        }
     }
 
     /// Drops batches that are delivered, or that their origin has given up.
@@ -292,6 +195,6 @@ impl Ring {
 
     /// After which time a batch of this replica's own clients is sent again at first.
     pub(super) fn resend_after(&self) -> Duration {
-        self.walk.wait(self.common.options.retransmit_after, self.common.options.election_timeout / 2)
+        self.round_trip.wait(self.common.options.retransmit_after, self.common.options.election_timeout / 2)
     }
 }

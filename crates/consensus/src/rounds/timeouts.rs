@@ -1,7 +1,7 @@
 //! The bounds of time-outs: below them a round can miss what is still under way, and a group may never decide.
 //!
 //! The document gives those of chapter 4 for clocks that drift (Lemma 4.2, Corollary 4.2), and those of chapter 5 in
-//! steps of equal length (Theorems 5.1 and 5.4). What phase synchronisation needs, and chapter 5 with clocks that drift,
+//! steps of equal length (Theorems 5.1 and 5.4). What phase synchronisation needs, and chapter 5 where clocks drift,
 //! is derived in docs/rounds.md.
 
 use std::{fmt, time::Duration};

@@ -11,7 +11,6 @@ use crate::{
     batches::{Batches, last_of, see_run, with_others},
     codec::{fields, records},
     describe::amnesia as lost_text,
-    paxos::FamilyMessage,
 };
 
 crate::messages! {
@@ -197,18 +196,6 @@ fields! {
 }
 
 fields! { Extent { accepted_in, last, decided } }
-
-impl From<FamilyMessage> for Message {
-    fn from(message: FamilyMessage) -> Message {
-        match message {
-            FamilyMessage::Heartbeat { ballot, decided, round } => {
-                Message::Heartbeat { ballot, decided, round }
-            }
-            FamilyMessage::Reject { promised } => Message::Reject { promised },
-            FamilyMessage::TakeOver { ballot } => Message::TakeOver { ballot },
-        }
-    }
-}
 
 records! {
     /// What a replica must remember across a crash.

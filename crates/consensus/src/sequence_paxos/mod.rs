@@ -23,7 +23,7 @@
 //! | `rules.rs`, `../rules.rs` | what may be promised, adopted, appended, decided: a few lines a rule |
 //! | `follower.rs`, `peers.rs`, `sequence.rs` | how far a follower is; as its leader sees it; the sequence in memory |
 //! | `recovery.rs` | a start with the log or without it |
-//! | `wiring.rs` | the answers to the traits: inputs on their way in, questions of the replica around |
+//! | `wiring.rs`, `../wiring.rs` | the answers to the traits: inputs on their way in, questions of the replica around |
 //! | `messages.rs` | messages and records: encoding, text, what the checks know of them |
 //! | `profile.rs`, `planted.rs` | options; bugs for the simulator |
 

@@ -194,10 +194,11 @@ impl SequencePaxos {
     /// Adopts the best sequence and begins to lead, if a quorum has promised and that sequence is there.
     pub(super) fn complete_prepare(&mut self, now: Time, effects: &mut Effects) {
         let State::Candidate(candidate) = &self.state else { return };
-        let promised = |id| id == self.common.members.me() || candidate.promises.contains_key(&id);
+        let members = &self.common.members;
+        let promised = members.those(|id| id == members.me() || candidate.promises.contains_key(&id));
         let best = &candidate.best;
         if candidate.lsn > self.common.durable
-            || !self.common.members.voters().is_quorum(promised)
+            || !self.common.rules().is_promised(members, promised)
             || best.next.is_some()
         {
             return;

@@ -2,9 +2,12 @@
 //! `SyncNext`), appends to it (`Accept`), the followers answer once that is durable (`Accepted`), a quorum chooses, and
 //! all deliver (`Decide`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
-use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, Delivered, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     AcceptSync, Extent, Message, Phase, Record, SequencePaxos, State,
@@ -227,7 +230,7 @@ impl SequencePaxos {
 
     // The leader appends.
 
-    pub(super) fn propose(&mut self, batch: Batch, awaited: bool) {
+    pub(super) fn propose(&mut self, _: Time, batch: Batch, awaited: bool) {
         if self.room() == 0 {
             return;
         }
@@ -301,8 +304,9 @@ impl SequencePaxos {
         let next = self.log.last().next();
         // What is too far ahead is left out. To take none of the batches would be for good: the leader, whose window
         // may be larger, sends them together again.
-        let last_taken = self.log.decided().0 + self.common.options.accept_ahead_max();
-        let room = usize::try_from((last_taken + 1).saturating_sub(first.0)).unwrap_or(usize::MAX);
+        let ahead_max = self.common.options.accept_ahead_max();
+        let through = self.common.rules().takes_through(self.log.decided(), ahead_max);
+        let room = usize::try_from(through.next().0.saturating_sub(first.0)).unwrap_or(usize::MAX);
         // What is here already needs no room, and the answer that tells of it may be lost.
         let held = last_of(first, batches) < next;
         if !held && (self.is_congested() || room == 0) {
@@ -413,7 +417,7 @@ impl SequencePaxos {
         self.decide_through(chosen, effects);
         if !self.common.options.sequence_paxos.latest_decide {
             for slot in (before.0 + 1..=chosen.0).map(Slot) {
-                self.send_decide(slot, effects);
+                self.tell_decided(slot, effects);
             }
         }
     }
@@ -426,7 +430,7 @@ impl SequencePaxos {
     /// that the follower does not hold (E21). Nothing is queued beyond a burst, so a `Decide` is never merged with
     /// one that stands before an `Accept`; what remains of the erratum is a follower in the middle of an
     /// `AcceptSync`.
-    pub(super) fn send_decide(&mut self, through: Slot, effects: &mut Effects) {
+    pub(super) fn tell_decided(&mut self, through: Slot, effects: &mut Effects) {
         let rules = self.rules();
         let State::Leader(leader) = &mut self.state else { return };
         leader.duties.told(through);
@@ -496,7 +500,7 @@ impl SequencePaxos {
         self.forget_old();
     }
 
-    pub(super) fn installed(&mut self, slot: Slot) {
+    pub(super) fn installed(&mut self, slot: Slot, _: Arc<Delivered>, _: &mut Effects) {
         if slot <= self.log.decided() {
             return;
         }

@@ -46,7 +46,7 @@ impl SequencePaxos {
     }
 
     /// A session to a peer began: what was sent to it before may be lost.
-    pub(super) fn session_up(&mut self, now: Time, peer: ReplicaId, effects: &mut Effects) {
+    pub(super) fn resend_to(&mut self, now: Time, peer: ReplicaId, effects: &mut Effects) {
         match &mut self.state {
             State::Candidate(_) => self.ask_for_promise(peer, effects),
             // The first message of the session, so that whatever was lost is found out before anything else comes.

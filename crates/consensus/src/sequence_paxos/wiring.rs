@@ -1,126 +1,16 @@
-//! Sequence Paxos as the traits see it: where inputs go, and what others ask of a replica.
+//! What Sequence Paxos answers otherwise than the rest of the family (`../wiring.rs`): its states, and questions of the
+//! replica around it.
 
-use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Batch, ReplicaId, Slot, Time};
 
 use super::{Message, Phase, Record, SequencePaxos, State};
 use crate::{
-    Control, Effects, Input, Options, Protocol, Role, Status, VoterSets,
-    leadership::{Leadership, Leads},
+    Effects, Protocol, Role,
+    leadership::Leads,
     paxos::{Common, Paxos},
 };
 
-impl Protocol for SequencePaxos {
-    fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
-        let before = effects.last_lsn();
-        self.yield_if_overslept(now, effects);
-        match input {
-            Input::Receive { from, message: crate::Message::SequencePaxos(message) } => {
-                self.receive(now, from, message, effects);
-            }
-            Input::Receive { from, message: crate::Message::Election(message) } => {
-                self.handle_election(now, from, &message, effects);
-            }
-            Input::Receive { .. } => {}
-            // It waits for the flush, which looks at what else this step would look at.
-            Input::Propose { batch, awaited } => return self.propose(batch, awaited),
-            Input::Durable(lsn) => self.on_durable(now, lsn, effects),
-            Input::Link { peer, link } => {
-                self.link(now, peer, link, effects);
-                if link.begins_again() {
-                    self.session_up(now, peer, effects);
-                }
-            }
-            Input::Timer => self.on_timer(now, effects),
-            Input::Control(control) => self.control(now, control, effects),
-        }
-        self.end_of_step(now, before, effects);
-        self.assert_invariants();
-    }
-
-    fn promised(&self) -> Ballot {
-        self.common.promised
-    }
-
-    fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
-        self.promise(now, ballot, effects);
-    }
-
-    fn options(&self) -> &Options {
-        &self.common.options
-    }
-
-    fn flush(&mut self, now: Time, effects: &mut Effects) {
-        let before = effects.last_lsn();
-        self.yield_if_overslept(now, effects);
-        self.send_accepted(effects);
-        self.send_accepts(effects);
-        self.announce(now, effects);
-        self.end_of_step(now, before, effects);
-        self.assert_invariants();
-        self.ask_for_timer(effects);
-    }
-
-    fn room(&self) -> usize {
-        match &self.state {
-            State::Leader(_) if !self.is_congested() => {
-                self.common.options.window_max.saturating_sub(self.in_flight())
-            }
-            _ => 0,
-        }
-    }
-
-    fn is_congested(&self) -> bool {
-        self.common.is_congested()
-    }
-
-    fn status(&self) -> Status {
-        let waits_for_disk = matches!(self.state, State::Candidate(_) | State::Leader(_));
-        self.common.status(self.role(), self.log.decided(), self.in_flight(), waits_for_disk)
-    }
-
-    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
-        matches!(self.state, State::Leader(_)) && self.common.election.answers(now, voter)
-    }
-
-    fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
-        if matches!(self.state, State::Leader(_)) {
-            let undecided = (self.log.decided().0 + 1..=self.log.last().0).map(Slot);
-            undecided.filter_map(|slot| self.log.get(slot)).for_each(see);
-        }
-    }
-}
-
-impl Leads for SequencePaxos {
-    fn me(&self) -> ReplicaId {
-        self.common.members.me()
-    }
-
-    fn decided(&self) -> Slot {
-        self.log.decided()
-    }
-
-    fn duties(&mut self) -> Option<(&mut Leadership, &VoterSets)> {
-        let State::Leader(leader) = &mut self.state else { return None };
-        Some((&mut leader.duties, self.common.members.voters()))
-    }
-
-    fn tell_heartbeat(&mut self, effects: &mut Effects) {
-        self.broadcast_heartbeat(effects);
-    }
-
-    fn give_up(&mut self, now: Time, effects: &mut Effects) {
-        self.common.election.gave_up(now);
-        self.step_down(effects);
-    }
-
-    fn report_leader(&mut self, effects: &mut Effects) {
-        self.common.report_leader(self.role(), effects);
-    }
-
-    fn tell_decided(&mut self, through: Slot, effects: &mut Effects) {
-        self.send_decide(through, effects);
-    }
-}
+crate::wiring::protocol!(SequencePaxos, log);
 
 impl Paxos for SequencePaxos {
     type Message = Message;
@@ -177,46 +67,19 @@ impl Paxos for SequencePaxos {
             State::Follower(_) | State::Recovering => Time::NEVER,
         }
     }
-}
-
-impl SequencePaxos {
-    fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {
-        match control {
-            // The replica layer changes members by a new epoch.
-            Control::ChangeVoters { .. } => {}
-            Control::ReadIndex(token) => self.read_index(token, effects),
-            Control::Learn { slot, ballots, batch, .. } => self.learn(slot, ballots, batch, effects),
-            Control::Installed { slot, .. } => self.installed(slot),
-            Control::Trim(slot) => {
-                effects.append(Record::Trimmed { slot, accepted_in: self.accepted_in }.into());
-            }
-            Control::Backlogged(backlogged) => self.common.backlogged = backlogged,
-            Control::Transfer(to) => self.transfer(to, effects),
-        }
-        // A candidate, or a follower that lagged too far, may wait for what was learned.
+    /// A candidate, or a follower that lagged too far, may wait for what was learned.
+    fn knows_more(&mut self, now: Time, effects: &mut Effects) {
         self.complete_prepare(now, effects);
         self.caught_up(now, effects);
     }
 
-    fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
-        self.common.became_durable(now, lsn);
-        self.count_own_acceptance(effects);
-        self.complete_prepare(now, effects);
-    }
-
-    /// How many slots of this leader's sequence are not decided.
-    fn in_flight(&self) -> usize {
-        match &self.state {
-            State::Leader(_) => {
-                usize::try_from(self.log.last().0 - self.log.decided().0).unwrap_or(usize::MAX)
-            }
-            _ => 0,
-        }
+    fn trim(&mut self, slot: Slot, effects: &mut Effects) {
+        effects.append(Record::Trimmed { slot, accepted_in: self.accepted_in }.into());
     }
 
     /// Checks the invariants of docs/errata.md that one replica can check; the simulator checks I3, I5 and I8,
     /// which are about several. I6 concerns epochs.
-    pub(super) fn assert_invariants(&self) {
+    fn assert_invariants(&self) {
         if self.is_planted() || matches!(self.state, State::Recovering) {
             return;
         }
@@ -229,6 +92,43 @@ impl SequencePaxos {
         if let State::Follower(follower) = &self.state {
             let accepts = follower.phase == Phase::Accept;
             debug_assert!(!accepts || self.accepted_in == self.common.promised, "accepts in its ballot only");
+        }
+    }
+}
+
+impl SequencePaxos {
+    pub(super) fn room(&self) -> usize {
+        match &self.state {
+            State::Leader(_) if !self.is_congested() => {
+                self.common.options.window_max.saturating_sub(self.in_flight())
+            }
+            _ => 0,
+        }
+    }
+
+    fn for_each_undelivered(&self, see: &mut dyn FnMut(&Batch)) {
+        let undecided = (self.log.decided().0 + 1..=self.log.last().0).map(Slot);
+        undecided.filter_map(|slot| self.log.get(slot)).for_each(see);
+    }
+
+    fn flush_all(&mut self, now: Time, effects: &mut Effects) {
+        self.send_accepted(effects);
+        self.send_accepts(effects);
+        self.announce(now, effects);
+    }
+
+    fn on_durable(&mut self, now: Time, effects: &mut Effects) {
+        self.count_own_acceptance(effects);
+        self.complete_prepare(now, effects);
+    }
+
+    /// How many slots of this leader's sequence are not decided.
+    fn in_flight(&self) -> usize {
+        match &self.state {
+            State::Leader(_) => {
+                usize::try_from(self.log.last().0 - self.log.decided().0).unwrap_or(usize::MAX)
+            }
+            _ => 0,
         }
     }
 

@@ -85,7 +85,7 @@ const PRINTED: [Printed; 6] = [
 /// β/α of the columns of the drift table.
 const DRIFTS: [f64; 6] = [1.0, 1.1, 1.25, 1.5, 2.0, 3.0];
 
-/// A length as the document writes it, from what it is for two numbers of replicas: its steps grow by as much with each.
+/// A length as the document writes it, from what it is for three and for four replicas.
 fn formula(of: impl Fn(u32) -> Length) -> String {
     let (three, four) = (of(3), of(4));
     let each = four.steps - three.steps;

@@ -38,7 +38,7 @@ pub(crate) struct ProgressReports {
 /// How far a learner is.
 #[derive(Clone, Copy, Debug)]
 struct Learner {
-    /// The slot through which it has everything that led to its being a learner.
+    /// The slot of the change that made it a learner, or a later one.
     added: Slot,
     /// How far it last said it is, and when.
     decided: Slot,
@@ -80,8 +80,8 @@ impl ProgressReports {
         self.learners.iter().map(|(&id, learner)| (id, learner.decided))
     }
 
-    /// Whether a learner said less than `timeout` ago, or just then, that it has everything through `decided` and what
-    /// made it a learner.
+    /// Whether the learner reported within `timeout` that it holds all slots through `decided` and the change that added
+    /// it.
     pub(crate) fn has_learned(&self, id: ReplicaId, decided: Slot, now: Time, timeout: Duration) -> bool {
         self.learners.get(&id).is_some_and(|learner| {
             learner.decided >= learner.added.max(decided) && now.since(learner.heard) <= timeout

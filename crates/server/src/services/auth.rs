@@ -30,7 +30,8 @@ use tonic::Status;
 
 use super::{
     concurrency::relayed,
-    envelope::{Store, decoded, failure, refusal, unexpected},
+    envelope::{Store, decoded, refusal, unexpected},
+    translation::failure,
 };
 use crate::{
     Auth, Consistency, Replica,

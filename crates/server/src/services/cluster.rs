@@ -10,20 +10,23 @@
 
 use std::time::{Duration, Instant};
 
-use synod_api::etcdserverpb::{
-    self, MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse, MemberPromoteRequest,
-    MemberPromoteResponse, MemberRemoveRequest, MemberRemoveResponse, MemberUpdateRequest,
-    MemberUpdateResponse,
+use synod_api::{
+    etcdserverpb::{
+        MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse, MemberPromoteRequest,
+        MemberPromoteResponse, MemberRemoveRequest, MemberRemoveResponse, MemberUpdateRequest,
+        MemberUpdateResponse,
+    },
+    synod::v1::{AddMember, Goal, UpdateMember, change_request::Change as Asked},
 };
 use synod_wire::ReplicaId;
 use tokio::time::sleep;
-use tonic::{Code, Status};
+use tonic::Status;
 
-use super::envelope::{Store, failure};
-use crate::{
-    Change, ChangeError, Changed, Consistency, Goal, Group, Member, PeerStatus, Refusal, Replica,
-    RequestError, Standing,
+use super::{
+    envelope::Store,
+    translation::{self, members, unchanged},
 };
+use crate::{ChangeError, Changed, Consistency, PeerLink, Refusal, Replica, RequestError};
 
 /// How long a promotion waits for a learner that has not caught up, as far as is known.
 const HEARD_OF_WITHIN: Duration = Duration::from_secs(1);
@@ -42,7 +45,7 @@ impl<R: Replica> Store<R> {
         if request.linearizable {
             self.status(Consistency::Linearizable).await?;
         }
-        Ok(MemberListResponse { header: self.header(None), members: listed(self.replica().group()) })
+        Ok(MemberListResponse { header: self.header(None), members: members(&self.replica().group()) })
     }
 
     pub(super) async fn member_add(&self, request: MemberAddRequest) -> Result<MemberAddResponse, Status> {
@@ -50,9 +53,9 @@ impl<R: Replica> Store<R> {
         let goal = if is_learner { Goal::Learn } else { Goal::Vote };
         check_urls(&peer_urls).map_err(unchanged)?;
         self.check_health(Health::may_add)?;
-        let add = Change::Add { name: String::new(), peer_urls, goal };
-        let Changed { group, .. } = self.change(self.replica(), None, add).await?;
-        let members = listed(group);
+        let add = AddMember { peer_urls, goal: goal.into(), ..AddMember::default() };
+        let Changed { group, .. } = self.change(self.replica(), None, Asked::Add(add)).await?;
+        let members = members(&group);
         Ok(MemberAddResponse { header: self.header(None), member: members.last().cloned(), members })
     }
 
@@ -64,19 +67,22 @@ impl<R: Replica> Store<R> {
         if self.is_voter_that_answers(id) {
             self.check_health(Health::may_remove)?;
         }
-        let Changed { group, .. } = self.change(self.replica(), None, Change::Remove(id)).await?;
-        Ok(MemberRemoveResponse { header: self.header(None), members: listed(group) })
+        let Changed { group, .. } = self.change(self.replica(), None, Asked::Remove(id.0)).await?;
+        Ok(MemberRemoveResponse { header: self.header(None), members: members(&group) })
     }
 
     pub(super) async fn member_update(
         &self,
         request: MemberUpdateRequest,
     ) -> Result<MemberUpdateResponse, Status> {
-        let change = Change::Update { id: ReplicaId(request.id), peer_urls: request.peer_ur_ls };
-        let outcome = match self.try_change(self.replica(), None, change).await {
+        let id = ReplicaId(request.id);
+        let update = Asked::Update(UpdateMember { member: id.0, peer_urls: request.peer_ur_ls });
+        let outcome = match self.try_change(self.replica(), None, update).await {
             // As with etcd, the addresses do not matter then.
-            Err(ChangeError::Unacceptable(why)) if why == BAD_URLS && !self.has_member(request.id) => {
-                Err(Refusal::NotAMember(ReplicaId(request.id)).into())
+            Err(ChangeError::Unacceptable(why))
+                if why == BAD_URLS && self.replica().group().member(id).is_none() =>
+            {
+                Err(Refusal::NotAMember(id).into())
             }
             outcome => outcome,
         };
@@ -85,7 +91,7 @@ impl<R: Replica> Store<R> {
             Err(ChangeError::Refused(Refusal::NothingToDo)) => self.replica().group(),
             outcome => outcome.map_err(unchanged)?.group,
         };
-        Ok(MemberUpdateResponse { header: self.header(None), members: listed(group) })
+        Ok(MemberUpdateResponse { header: self.header(None), members: members(&group) })
     }
 
     pub(super) async fn member_promote(
@@ -96,27 +102,26 @@ impl<R: Replica> Store<R> {
         // etcd a promotion at that moment succeeds, so clients do not try again.
         let until = Instant::now() + HEARD_OF_WITHIN;
         let group = loop {
-            match self.try_change(self.replica(), None, Change::Promote(ReplicaId(request.id))).await {
+            match self.try_change(self.replica(), None, Asked::Promote(request.id)).await {
                 Err(ChangeError::Request(RequestError::NotCaughtUp)) if Instant::now() < until => {
                     sleep(HEARD_OF_WITHIN / 10).await;
                 }
                 outcome => break outcome.map_err(unchanged)?.group,
             }
         };
-        Ok(MemberPromoteResponse { header: self.header(None), members: listed(group) })
+        Ok(MemberPromoteResponse { header: self.header(None), members: members(&group) })
     }
 
     /// Refuses a change of members if too few voters are there for it by etcd's rule, unless it is turned off.
     fn check_health(&self, suffices: fn(Health) -> bool) -> Result<(), Status> {
         let (status, group) = (self.replica().status(), self.replica().group());
         let lasts = |id: ReplicaId| {
-            let link = status.peers.iter().find(|peer| peer.replica == id).and_then(|peer| peer.up_since);
+            let link = status.node.peers.iter().find(|peer| peer.id == id).and_then(|peer| peer.up_since);
             id == status.replica || link.is_some_and(|since| since.elapsed() >= HEALTHY_AFTER)
         };
-        let voters = || group.members.iter().filter(|member| member.standing == Standing::Voter);
         let health = Health {
-            voters: voters().count(),
-            connected: voters().filter(|member| lasts(member.id)).count(),
+            voters: group.voters().count(),
+            connected: group.voters().filter(|&id| lasts(id)).count(),
         };
         if self.strict_reconfig_check() && !suffices(health) {
             return Err(unchanged(ChangeError::Request(RequestError::Unhealthy)));
@@ -127,13 +132,8 @@ impl<R: Replica> Store<R> {
     /// Whether a member votes and is this replica, or there is a connection to it.
     fn is_voter_that_answers(&self, id: ReplicaId) -> bool {
         let (status, group) = (self.replica().status(), self.replica().group());
-        let votes = group.members.iter().any(|member| member.id == id && member.standing == Standing::Voter);
-        let up = |peer: &PeerStatus| peer.replica == id && peer.up_since.is_some();
-        votes && (id == status.replica || status.peers.iter().any(up))
-    }
-
-    fn has_member(&self, id: u64) -> bool {
-        self.replica().group().members.iter().any(|member| member.id.0 == id)
+        let up = |peer: &PeerLink| peer.id == id && peer.up_since.is_some();
+        group.votes(id) && (id == status.replica || status.node.peers.iter().any(up))
     }
 
     /// Changes the group, or explains in etcd's words why it was not changed.
@@ -141,28 +141,30 @@ impl<R: Replica> Store<R> {
         &self,
         replica: &R,
         expected: Option<u64>,
-        change: Change,
+        asked: Asked,
     ) -> Result<Changed, Status> {
-        self.try_change(replica, expected, change).await.map_err(unchanged)
+        self.try_change(replica, expected, asked).await.map_err(unchanged)
     }
 
     async fn try_change(
         &self,
         replica: &R,
         expected: Option<u64>,
-        change: Change,
+        asked: Asked,
     ) -> Result<Changed, ChangeError> {
-        if let Change::Add { name, peer_urls, .. } = &change {
-            if name.len() > TEXT_BYTES_MAX {
-                let why = format!("the name has {} bytes; accepted: {TEXT_BYTES_MAX}", name.len());
-                return Err(ChangeError::Unacceptable(why));
+        match &asked {
+            Asked::Add(add) => {
+                translation::goal(add)?;
+                if add.name.len() > TEXT_BYTES_MAX {
+                    let why = format!("the name has {} bytes; accepted: {TEXT_BYTES_MAX}", add.name.len());
+                    return Err(ChangeError::Unacceptable(why));
+                }
+                check_urls(&add.peer_urls)?;
             }
-            check_urls(peer_urls)?;
+            Asked::Update(update) => check_urls(&update.peer_urls)?,
+            _ => {}
         }
-        if let Change::Update { peer_urls, .. } = &change {
-            check_urls(peer_urls)?;
-        }
-        replica.change(expected, change).await
+        replica.change(expected, &|group| translation::change(group, &asked)).await
     }
 }
 
@@ -189,7 +191,7 @@ impl Health {
 }
 
 /// etcd's text for addresses that are not valid.
-const BAD_URLS: &str = "given member URLs are invalid";
+pub(super) const BAD_URLS: &str = "given member URLs are invalid";
 
 fn check_urls(urls: &[String]) -> Result<(), ChangeError> {
     let fits = |url: &String| {
@@ -208,56 +210,6 @@ fn check_urls(urls: &[String]) -> Result<(), ChangeError> {
     Err(ChangeError::Unacceptable(BAD_URLS.to_owned()))
 }
 
-/// The status for a change that failed, in etcd's words where etcd has some, since its clients match on them.
-fn unchanged(error: ChangeError) -> Status {
-    let refusal = match error {
-        ChangeError::Refused(refusal) => refusal,
-        ChangeError::Request(error) => return failure(error),
-        ChangeError::TooManyLearners => return Status::failed_precondition(format!("etcdserver: {error}")),
-        ChangeError::Unacceptable(why) if why == BAD_URLS => {
-            return Status::invalid_argument(format!("etcdserver: {why}"));
-        }
-        ChangeError::Unacceptable(why) => return Status::invalid_argument(format!("synod: {why}")),
-    };
-    let (code, text) = match refusal {
-        Refusal::NotAMember(_) => (Code::NotFound, "etcdserver: member not found"),
-        Refusal::NotALearner(_) => {
-            (Code::FailedPrecondition, "etcdserver: can only promote a learner member")
-        }
-        Refusal::AddressTaken(..) => (Code::FailedPrecondition, "etcdserver: Peer URLs already exists"),
-        Refusal::LastVoter(_) => {
-            let text = "etcdserver: re-configuration failed due to not enough started members";
-            (Code::FailedPrecondition, text)
-        }
-        Refusal::Full => (Code::FailedPrecondition, "synod: the group has as many members as it can have"),
-        Refusal::Stale { expected, current } => {
-            return Status::aborted(format!(
-                "synod: the change was made for version {expected} of the group, and it is at version {current}: look at it again"
-            ));
-        }
-        Refusal::NothingToDo => return Status::failed_precondition(format!("synod: {refusal}")),
-        Refusal::Unsettled => return Status::unavailable(format!("synod: {refusal}")),
-        other => return Status::invalid_argument(format!("synod: {other}")),
-    };
-    Status::new(code, text)
-}
-
-fn listed(group: Group) -> Vec<etcdserverpb::Member> {
-    group.members.into_iter().map(etcdserverpb::Member::from).collect()
-}
-
-impl From<Member> for etcdserverpb::Member {
-    fn from(member: Member) -> etcdserverpb::Member {
-        etcdserverpb::Member {
-            id: member.id.0,
-            name: member.name,
-            peer_ur_ls: member.peer_urls,
-            client_ur_ls: member.client_urls,
-            is_learner: member.standing != Standing::Voter,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,60 +226,6 @@ mod tests {
         let remove: Vec<_> = (2..=7).map(|voters| least(voters, Health::may_remove)).collect();
         assert_eq!(remove, [2, 3, 3, 4, 4, 5]);
         assert_eq!((least(1, Health::may_add), least(1, Health::may_remove)), (0, 0));
-    }
-
-    #[test]
-    fn refusals_are_told_in_etcds_words() {
-        let told = |error| {
-            let status = unchanged(error);
-            (status.code(), status.message().to_owned())
-        };
-        let cases = [
-            (Refusal::NotAMember(ReplicaId(4)).into(), Code::NotFound, "etcdserver: member not found"),
-            (
-                Refusal::AddressTaken(ReplicaId(4), String::new()).into(),
-                Code::FailedPrecondition,
-                "etcdserver: Peer URLs already exists",
-            ),
-            (
-                Refusal::NotALearner(ReplicaId(4)).into(),
-                Code::FailedPrecondition,
-                "etcdserver: can only promote a learner member",
-            ),
-            (
-                ChangeError::Request(crate::RequestError::NotCaughtUp),
-                Code::FailedPrecondition,
-                "etcdserver: can only promote a learner member which is in sync with leader",
-            ),
-            (
-                ChangeError::Request(crate::RequestError::Unhealthy),
-                Code::Unavailable,
-                "etcdserver: unhealthy cluster",
-            ),
-            (
-                Refusal::LastVoter(ReplicaId(4)).into(),
-                Code::FailedPrecondition,
-                "etcdserver: re-configuration failed due to not enough started members",
-            ),
-            (
-                ChangeError::TooManyLearners,
-                Code::FailedPrecondition,
-                "etcdserver: too many learner members in cluster",
-            ),
-            (
-                check_urls(&[]).unwrap_err(),
-                Code::InvalidArgument,
-                "etcdserver: given member URLs are invalid",
-            ),
-            (
-                Refusal::Stale { expected: 3, current: 4 }.into(),
-                Code::Aborted,
-                "synod: the change was made for version 3 of the group, and it is at version 4: look at it again",
-            ),
-        ];
-        for (error, code, message) in cases {
-            assert_eq!(told(error), (code, message.to_owned()));
-        }
     }
 
     #[test]

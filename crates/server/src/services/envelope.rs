@@ -28,13 +28,12 @@ use tonic::{Code, Status};
 use crate::{
     Auth, Config, Consistency, Replica, RequestError, RequestMetrics, Watches,
     auth::{Identity, Who},
-    call::TOO_MANY,
     feeds::Feeds,
     fields::Bounds,
     openings::Openings,
     readers::{Lane, Place, Readers},
     replica,
-    services::{concurrency::RELEASES_MAX, lease::Renewals, no_single_revision},
+    services::{concurrency::RELEASES_MAX, lease::Renewals, no_single_revision, translation::failure},
     slow::{self, Slow},
 };
 
@@ -158,7 +157,7 @@ impl<R: Replica> Store<R> {
 
     /// Whether there is a leader, as far as the replica knows.
     pub(crate) fn knows_leader(&self) -> bool {
-        self.replica().status().leader.is_some()
+        self.replica().status().node.leader.is_some()
     }
 
     /// Waits until there has been no leader for some seconds. The replica is asked once for all who wait.
@@ -495,37 +494,6 @@ pub(super) fn failed(error: KvFailure) -> Status {
     Status::new(Code::from_i32(error.code), error.message)
 }
 
-/// The status for a request that the replica did not answer, in etcd's words where etcd has some, since its clients
-/// match on them.
-pub(crate) fn failure(error: RequestError) -> Status {
-    let (code, text) = match error {
-        RequestError::NoLeader => (Code::Unavailable, "etcdserver: no leader"),
-        RequestError::TakesNoPart => (Code::Unavailable, "synod: this replica takes no part in the group"),
-        // In all three cases the command may have been executed, and this client gets no reply to it.
-        RequestError::Timeout | RequestError::OutcomeUnknown | RequestError::Superseded => {
-            (Code::Unavailable, "etcdserver: request timed out")
-        }
-        RequestError::Overloaded | RequestError::TooFarAhead => (Code::ResourceExhausted, TOO_MANY),
-        RequestError::NotCaughtUp => {
-            let text = "etcdserver: can only promote a learner member which is in sync with leader";
-            (Code::FailedPrecondition, text)
-        }
-        RequestError::Unhealthy => (Code::Unavailable, "etcdserver: unhealthy cluster"),
-        RequestError::TooLarge => (Code::InvalidArgument, "etcdserver: request is too large"),
-        // Synod's client recognizes these three by their codes, which no other answer to a native request has.
-        RequestError::ReplyGone => {
-            let text = "synod: the command was executed before, and its reply is not kept any more";
-            (Code::AlreadyExists, text)
-        }
-        RequestError::SessionExpired => (Code::NotFound, "synod: the session has expired"),
-        RequestError::Stale => (Code::OutOfRange, "synod: the session has given up this sequence number"),
-        RequestError::Stopping => (Code::Unavailable, "etcdserver: server stopped"),
-        // A client cannot tell from the code whether the command was executed, and takes care.
-        other => return Status::unavailable(format!("synod: {other}")),
-    };
-    Status::new(code, text)
-}
-
 pub(super) fn garbled(error: prost::DecodeError) -> Status {
     Status::internal(format!("synod: the state machine's answer does not decode: {error}"))
 }
@@ -533,33 +501,4 @@ pub(super) fn garbled(error: prost::DecodeError) -> Status {
 /// The status for an answer that does not match its question.
 pub(super) fn unexpected(answer: impl std::fmt::Debug) -> Status {
     Status::internal(format!("synod: the state machine answered something else: {answer:?}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failures_are_told_in_etcds_words() {
-        let told = |error| {
-            let status = failure(error);
-            (status.code(), status.message().to_owned())
-        };
-        assert_eq!(told(RequestError::NoLeader), (Code::Unavailable, "etcdserver: no leader".into()));
-        assert_eq!(told(RequestError::Timeout), (Code::Unavailable, "etcdserver: request timed out".into()));
-        assert_eq!(told(RequestError::Stopping), (Code::Unavailable, "etcdserver: server stopped".into()));
-        assert_eq!(
-            told(RequestError::Overloaded),
-            (Code::ResourceExhausted, "etcdserver: too many requests".into())
-        );
-        assert_eq!(
-            told(RequestError::TooLarge),
-            (Code::InvalidArgument, "etcdserver: request is too large".into())
-        );
-        assert_eq!(told(RequestError::ReplyGone).0, Code::AlreadyExists);
-        assert_eq!(told(RequestError::Superseded), told(RequestError::Timeout));
-        // No error becomes another one for lack of words.
-        let text = "synod: this is not a change of the group";
-        assert_eq!(told(RequestError::NotAChange), (Code::Unavailable, text.into()));
-    }
 }

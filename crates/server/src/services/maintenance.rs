@@ -9,15 +9,17 @@ use synod_api::{
     },
     synod::v1::{KvStatus, kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply},
 };
+use synod_consensus::Role;
 use synod_kv::validate;
 use synod_wire::ReplicaId;
-use tonic::{Code, Status};
+use tonic::Status;
 
 use super::{
     API_VERSION, CLUSTER_VERSION, STORAGE_VERSION,
     envelope::{Store, decoded, refusal, unexpected},
+    translation::unmoved,
 };
-use crate::{Consistency, MoveError, Replica, Role, auth::Who, readers::Lane, replica};
+use crate::{Consistency, Replica, auth::Who, readers::Lane, replica};
 
 impl<R: Replica> Store<R> {
     /// etcd's hash of this replica's own state, for comparison with the others. It is small, so it needs no place,
@@ -78,7 +80,7 @@ impl<R: Replica> Store<R> {
         // etcd's file is never empty, and etcdctl divides by its size.
         let size_bytes = size_bytes.max(1);
         let mut errors = status.troubles;
-        let leads_nobody = |group: &R| group.elsewhere().is_none() && group.status().leader.is_none();
+        let leads_nobody = |group: &R| group.elsewhere().is_none() && group.status().node.leader.is_none();
         if self.groups().iter().any(leads_nobody) {
             errors.push("etcdserver: no leader".to_owned());
         }
@@ -91,10 +93,10 @@ impl<R: Replica> Store<R> {
             header: self.header(Some(ResponseHeader { revision, ..Default::default() })),
             version: API_VERSION.to_owned(),
             db_size: bytes(size_bytes),
-            leader: status.leader.map_or(0, |leader| leader.0),
-            raft_index: status.decided.0,
+            leader: status.node.leader.map_or(0, |leader| leader.0),
+            raft_index: status.node.decided.0,
             raft_term: self.replica().term(),
-            raft_applied_index: status.applied.0,
+            raft_applied_index: status.node.executed.0,
             errors,
             // Everything allocated is in use: there is no file in which a deletion leaves holes.
             db_size_in_use: bytes(size_bytes),
@@ -109,8 +111,8 @@ impl<R: Replica> Store<R> {
     /// Whether this replica does not vote.
     pub(crate) fn is_learner(&self) -> bool {
         let status = self.replica().status();
-        let has_no_vote = matches!(status.role, Role::Recovering | Role::Learner);
-        self.replica().group().is_learner(status.replica) || has_no_vote
+        let has_no_vote = matches!(status.node.role, Role::Recovering | Role::Learner) && !status.is_away();
+        self.replica().group().learns(status.replica) || has_no_vote
     }
 
     /// Only the leader accepts it, as with etcd. The answer comes when the other member leads.
@@ -158,15 +160,6 @@ fn is_version(version: &str) -> bool {
     let numbers = version.split(['-', '+']).next().filter(|numbers| numbers.split('.').count() == 3);
     let parts: Vec<_> = numbers.unwrap_or(version).split('.').collect();
     (2..=3).contains(&parts.len()) && parts.iter().all(|part| part.parse::<u32>().is_ok())
-}
-
-/// The status for a leadership that did not move, in etcd's words.
-pub(super) fn unmoved(error: &MoveError) -> Status {
-    let code = match error {
-        MoveError::NotLeader | MoveError::BadTransferee => Code::FailedPrecondition,
-        MoveError::TookTooLong | MoveError::Stopping => Code::Unavailable,
-    };
-    Status::new(code, format!("etcdserver: {error}"))
 }
 
 #[cfg(test)]

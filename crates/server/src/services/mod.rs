@@ -12,6 +12,7 @@ mod maintenance;
 mod native;
 mod snapshot;
 mod standard;
+mod translation;
 
 use bytes::Bytes;
 use prost::Message;
@@ -22,8 +23,9 @@ use tonic::Status;
 
 use self::concurrency::relayed;
 pub(crate) use self::{
-    envelope::{SMALL_ANSWER_BYTES_MAX, Store, decoded, failure, refusal, replied},
+    envelope::{SMALL_ANSWER_BYTES_MAX, Store, decoded, refusal, replied},
     kv::Pieces,
+    translation::failure,
 };
 use crate::{
     Replica,

@@ -20,17 +20,16 @@ use synod_api::{
 };
 use synod_grpc::Charge;
 use synod_kv::validate;
-use synod_replica::Limits;
 use synod_wire::{GroupId, ReplicaId, SessionId, Slot};
 use tonic::Status;
 use tracing::debug;
 
 use super::{
-    envelope::{SMALL_ANSWER_BYTES_MAX, Store, asked_by, by, failure, gathered, refusal, summed},
-    maintenance::unmoved,
+    envelope::{SMALL_ANSWER_BYTES_MAX, Store, asked_by, by, gathered, refusal, summed},
+    translation::{self, failure, unmoved},
 };
 use crate::{
-    Change, Changed, Consistency, Elsewhere, Goal, Group, Point, Replica, RequestError, Standing, Start,
+    Changed, Consistency, Elsewhere, Point, Replica, RequestError, Start,
     auth::{Judgement, Who},
     feeds::{Feed, broken_off},
     fields::Shape,
@@ -286,17 +285,19 @@ impl<R: Replica> Store<R> {
         };
         let of_groups = self.groups().iter().map(Replica::status).enumerate();
         let groups: Vec<_> = if status.merged.is_empty() {
-            of_groups.map(|(number, status)| self.group_status(status, stores.get(number))).collect()
+            let told = |(number, status)| translation::group_status(&status, &group, stores.get(number));
+            of_groups.map(told).collect()
         } else {
             // They have one store.
-            let group = |status: &crate::Status| self.group_status(status.clone(), stores.first());
-            let mut groups: Vec<_> = status.merged.iter().map(group).collect();
-            if let Some((group, since)) = status.merged[0].stalled {
+            let told = |status| translation::group_status(status, &group, stores.first());
+            let mut groups: Vec<_> = status.merged.iter().map(told).collect();
+            let stall = status.merged[0].node.merge.and_then(|merge| merge.waits_for);
+            if let Some((group, since)) = stall {
                 groups[usize::from(group.0)].waited_for_ms = since.as_millis().try_into().unwrap_or(u64::MAX);
             }
             groups
         };
-        let mut troubles = self.troubles(status.troubles);
+        let mut troubles = self.troubles(status.troubles.clone());
         let several = stores.len() > 1;
         for (number, store) in stores.iter().enumerate() {
             let told = |raised: &AlarmMember| {
@@ -306,46 +307,14 @@ impl<R: Replica> Store<R> {
             troubles.extend(store.alarms.iter().map(told));
         }
         let KvStatus { revision, size_bytes, .. } = summed(stores);
-        let leader_name = status.leader.map_or_else(String::new, |leader| group.name_of(leader));
-        let (received, total) = status.receiving.unwrap_or_default();
         Ok(StatusResponse {
-            cluster_id: status.cluster.0,
-            replica: status.replica.0,
-            name: status.name,
-            role: status.role.as_str().to_owned(),
-            leader: status.leader.map_or(0, |leader| leader.0),
-            leader_name,
-            ballot: status.ballot.to_string(),
-            protocol: status.protocol,
-            election: status.election,
-            dissemination: status.dissemination,
-            durability: status.durability,
-            decided_slot: status.decided.0,
-            applied_slot: status.applied.0,
-            log_bytes: status.log_bytes,
-            snapshot_slot: status.snapshot.0,
-            sessions: status.sessions,
             revision,
             db_size: size_bytes,
-            peers: status
-                .peers
-                .into_iter()
-                .map(|peer| pb::PeerStatus {
-                    replica: peer.replica.0,
-                    name: peer.name,
-                    up: peer.up_since.is_some(),
-                    decided_slot: peer.decided.0,
-                })
-                .collect(),
-            group: Some(group.into()),
-            snapshot_bytes_received: received,
-            snapshot_bytes_total: total,
-            slots_missing: status.missing,
-            sources: status.sources,
+            group: Some(translation::group(&group, &status.node)),
             without_memory: groups.iter().any(|group| group.without_memory),
             troubles,
-            waits_for: status.waits_for,
             groups,
+            ..translation::status(&status)
         })
     }
 
@@ -360,37 +329,13 @@ impl<R: Replica> Store<R> {
         troubles
     }
 
-    fn group_status(&self, status: crate::Status, store: Option<&KvStatus>) -> pb::GroupStatus {
-        // Names are told to the first group.
-        let name_of = |id| self.replica().group().name_of(id);
-        pb::GroupStatus {
-            role: status.role.as_str().to_owned(),
-            leader_name: status.leader.map_or_else(String::new, name_of),
-            ballot: status.ballot.to_string(),
-            decided_slot: status.decided.0,
-            applied_slot: status.applied.0,
-            snapshot_slot: status.snapshot.0,
-            members_pending: status.members_pending,
-            db_size: store.map_or(0, |store| store.size_bytes),
-            keys: store.map_or(0, |store| store.keys),
-            revision: store.map_or(0, |store| store.revision),
-            position: status.position.map_or(0, |position| position + 1),
-            waited_for_ms: 0,
-            placement: status.placement,
-            voters: status.voters,
-            without_memory: status.without_memory,
-            epoch: status.epoch.0,
-        }
-    }
-
     pub(super) async fn change_natively(&self, request: ChangeRequest) -> Result<ChangeResponse, Status> {
         let expected = Some(request.expected_version).filter(|&version| version != 0);
-        let change = match request.change {
-            Some(change) => Change::try_from(change)?,
-            None => return Err(Status::invalid_argument("synod: no change is given")),
+        let Some(asked) = request.change else {
+            return Err(Status::invalid_argument("synod: no change is given"));
         };
-        let adds = matches!(change, Change::Add { .. });
-        let own = matches!(change, Change::Order { .. } | Change::Limits(_) | Change::Place { .. });
+        let adds = matches!(asked, Asked::Add(_));
+        let own = matches!(asked, Asked::Reconfigure(_) | Asked::Limits(_) | Asked::Place(_));
         let count = usize::from(self.count()).max(self.replica().status().merged.len());
         if own && request.group.is_none() && count > 1 {
             return Err(Status::invalid_argument(format!(
@@ -399,17 +344,17 @@ impl<R: Replica> Store<R> {
             )));
         }
         let replica = self.ordering_group(request.group.unwrap_or(0))?;
-        let Changed { group, dropped } = self.change(&replica, expected, change).await?;
+        let Changed { group, dropped } = self.change(&replica, expected, asked).await?;
         let added = group.members.last().filter(|_| adds).map_or(0, |member| member.id.0);
-        Ok(ChangeResponse { group: Some(group.into()), added, dropped })
+        let group = translation::group(&group, &replica.status().node);
+        Ok(ChangeResponse { group: Some(group), added, dropped })
     }
 }
 
 /// The table of a group's sessions, as this replica knows it.
 fn session_table(group: u32, replica: &impl Replica) -> Table {
-    // A replica of another version may know other limits; those of the sessions are as old as the table.
-    let limits = Limits::default().with(&replica.group().limits).unwrap_or_default().sessions;
-    let free = (limits.clients_max as u64).saturating_sub(replica.status().sessions);
+    let limits = replica.group().limits.sessions;
+    let free = (limits.clients_max as u64).saturating_sub(replica.status().node.client_sessions);
     Table { group, free, idle_max: limits.idle_max }
 }
 
@@ -455,69 +400,4 @@ fn decoded<M: Message + Default>(kind: &str, payload: Bytes) -> Result<M, Status
             "synod: the state machine is the key-value store, so a payload is a {kind}, and this one is not: {error}"
         ))
     })
-}
-
-impl TryFrom<Asked> for Change {
-    type Error = Status;
-
-    fn try_from(change: Asked) -> Result<Change, Status> {
-        let unless_empty = |text: String| Some(text).filter(|text| !text.is_empty());
-        Ok(match change {
-            Asked::Add(pb::AddMember { name, peer_urls, goal, replaces }) => {
-                let goal = match pb::Goal::try_from(goal) {
-                    Ok(pb::Goal::Vote) => Goal::Vote,
-                    Ok(pb::Goal::Learn) => Goal::Learn,
-                    Ok(pb::Goal::Replace) => Goal::Replace(ReplicaId(replaces)),
-                    Err(_) => return Err(Status::invalid_argument(format!("synod: {goal} is not a goal"))),
-                };
-                Change::Add { name, peer_urls, goal }
-            }
-            Asked::Promote(id) => Change::Promote(ReplicaId(id)),
-            Asked::Remove(id) => Change::Remove(ReplicaId(id)),
-            Asked::Update(pb::UpdateMember { member, peer_urls }) => {
-                Change::Update { id: ReplicaId(member), peer_urls }
-            }
-            Asked::Reconfigure(pb::Reconfigure { protocol, election, options }) => {
-                Change::Order { protocol: unless_empty(protocol), election: unless_empty(election), options }
-            }
-            Asked::Limits(limits) => Change::Limits(limits),
-            Asked::Place(pb::Place { voters, others_stay_away }) => {
-                let voters = voters.into_iter().map(ReplicaId).collect();
-                Change::Place { voters, others_stay_away }
-            }
-        })
-    }
-}
-
-impl From<Group> for pb::Group {
-    fn from(group: Group) -> pb::Group {
-        let members = group.members.into_iter().map(|member| {
-            let (votes, goal, replaces) = match member.standing {
-                Standing::Voter => (true, pb::Goal::Vote, 0),
-                Standing::Learner(Goal::Vote) => (false, pb::Goal::Vote, 0),
-                Standing::Learner(Goal::Replace(id)) => (false, pb::Goal::Replace, id.0),
-                // A member without a vote that a later version may know is none that becomes a voter by itself.
-                _ => (false, pb::Goal::Learn, 0),
-            };
-            pb::GroupMember {
-                id: member.id.0,
-                name: member.name,
-                peer_urls: member.peer_urls,
-                client_urls: member.client_urls,
-                votes,
-                goal: goal.into(),
-                replaces,
-                decided_slot: member.decided.map_or(0, |slot| slot.0),
-            }
-        });
-        pb::Group {
-            version: group.version,
-            epoch: group.epoch,
-            members: members.collect(),
-            protocol: group.protocol,
-            election: group.election,
-            options: group.options,
-            limits: group.limits,
-        }
-    }
 }

@@ -43,15 +43,15 @@ impl<R: Replica> Store<R> {
             value: value.into(),
         };
         let members = group.members.iter().map(|member| {
-            let mut value = json!({"id": member.id.0, "peerURLs": member.peer_urls});
+            let mut value = json!({"id": member.id.0, "peerURLs": member.info.peer_urls});
             if member.standing != Standing::Voter {
                 value["isLearner"] = true.into();
             }
-            if !member.name.is_empty() {
-                value["name"] = member.name.clone().into();
+            if !member.info.name.is_empty() {
+                value["name"] = member.info.name.clone().into();
             }
-            if !member.client_urls.is_empty() {
-                value["clientURLs"] = member.client_urls.clone().into();
+            if !member.info.client_urls.is_empty() {
+                value["clientURLs"] = member.info.client_urls.clone().into();
             }
             entry("members", &format!("{:x}", member.id.0), value.to_string().into())
         });
@@ -62,8 +62,8 @@ impl<R: Replica> Store<R> {
         let members_of_log = json!({"voters": of(true), "learners": of(false), "auto_leave": false});
         let number = |number: u64| number.to_be_bytes().to_vec();
         let meta = [
-            entry("meta", "consistent_index", number(status.applied.0)),
-            entry("meta", "term", number(status.ballot.round)),
+            entry("meta", "consistent_index", number(status.node.executed.0)),
+            entry("meta", "term", number(status.node.ballot.round)),
             entry("meta", "confState", members_of_log.to_string().into()),
             entry("meta", "storageVersion", STORAGE_VERSION.into()),
         ];

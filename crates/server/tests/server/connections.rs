@@ -471,7 +471,9 @@ impl Replica for Slow {
     }
 
     fn status(&self) -> Status {
-        Status { leader: None, ..self.inner.status() }
+        let mut status = self.inner.status();
+        status.node.leader = None;
+        status
     }
 }
 

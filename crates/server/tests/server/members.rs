@@ -13,9 +13,10 @@ use synod_api::{
     },
     synod::v1::{self as native, change_request::Change as Asked, native_client::NativeClient},
 };
+use synod_consensus::{Overrides, ProtocolKind};
 use synod_server::{
-    Change, ChangeError, Changed, Goal, Group, InMemory, Member, MoveError, PeerStatus, Refusal, Replica,
-    Standing, Status,
+    Change, ChangeError, Changed, Goal, Group, InMemory, Member, MemberInfo, MoveError, PeerLink, Refusal,
+    Replica, Standing, Status, Wanted,
 };
 use synod_wire::{ReplicaId, Slot};
 use tonic::Code;
@@ -31,13 +32,13 @@ struct Noting {
     asked: Arc<Mutex<Vec<Note>>>,
     /// The error that answers every change, if there is one.
     refusal: Arc<Mutex<Option<ChangeError>>>,
-    peers: Arc<Mutex<Vec<PeerStatus>>>,
+    peers: Arc<Mutex<Vec<PeerLink>>>,
 }
 
 impl Noting {
     fn new() -> Noting {
         let inner = replica();
-        let group = Arc::new(Mutex::new(inner.group()));
+        let group = Arc::new(Mutex::new((*inner.group()).clone()));
         Noting { inner, group, asked: Arc::default(), refusal: Arc::default(), peers: Arc::default() }
     }
 
@@ -54,14 +55,19 @@ impl Replica for Noting {
     answered_by_inner!(limits, execute, execute_in_session, open_session, query, term);
 
     fn status(&self) -> Status {
-        Status { receiving: Some((3, 10)), peers: self.peers.lock().unwrap().clone(), ..self.inner.status() }
+        let mut status = self.inner.status();
+        status.node.receiving = (3, 10);
+        status.node.peers.clone_from(&self.peers.lock().unwrap());
+        status.node.learners = self.group().learners().map(|(id, _)| (id, Slot(5))).collect();
+        status
     }
 
-    fn group(&self) -> Group {
-        self.group.lock().unwrap().clone()
+    fn group(&self) -> Arc<Group> {
+        Arc::new(self.group.lock().unwrap().clone())
     }
 
-    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Changed, ChangeError> {
+    async fn change(&self, expected: Option<u64>, wanted: &Wanted<'_>) -> Result<Changed, ChangeError> {
+        let change = wanted(&self.group())?;
         self.asked.lock().unwrap().push((expected, change.clone()));
         if let Some(error) = self.refusal.lock().unwrap().clone() {
             return Err(error);
@@ -69,19 +75,15 @@ impl Replica for Noting {
         let mut group = self.group.lock().unwrap();
         group.version += 1;
         match change {
-            Change::Add { name, peer_urls, goal } => {
-                let id = ReplicaId(MEMBER + group.version);
-                let (standing, decided) = (Standing::Learner(goal), Some(Slot(5)));
-                group.members.push(Member { id, name, peer_urls, client_urls: vec![], standing, decided });
+            Change::Add { info, goal } => {
+                let mut member = Member::voter(ReplicaId(MEMBER + group.version), info);
+                member.standing = Standing::Learner(goal);
+                group.members.push(member);
             }
             Change::Remove(id) => group.members.retain(|member| member.id != id),
-            Change::Promote(_)
-            | Change::Update { .. }
-            | Change::Order { .. }
-            | Change::Limits(_)
-            | Change::Place { .. } => {}
+            _ => {}
         }
-        Ok(group.clone().into())
+        Ok(Arc::new(group.clone()).into())
     }
 
     async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
@@ -105,12 +107,13 @@ async fn members_come_and_go_in_etcds_terms() {
     let member = added.member.unwrap();
     assert_eq!((member.id, member.is_learner, added.members.len()), (MEMBER + 2, true, 2));
     assert_eq!(added.header.unwrap().member_id, MEMBER);
-    let change = Change::Add { name: String::new(), peer_urls: urls(), goal: Goal::Vote };
+    let info = || MemberInfo::new("", urls());
+    let change = Change::Add { info: info(), goal: Goal::Vote };
     assert_eq!(replica.last_asked(), (None, change));
 
     let add = MemberAddRequest { peer_ur_ls: urls(), is_learner: true };
     cluster.member_add(add).await.unwrap();
-    let change = Change::Add { name: String::new(), peer_urls: urls(), goal: Goal::Learn };
+    let change = Change::Add { info: info(), goal: Goal::Learn };
     assert_eq!(replica.last_asked().1, change);
 
     // One that the replica has not heard of yet is waited for, as clients of etcd expect it.
@@ -121,9 +124,9 @@ async fn members_come_and_go_in_etcds_terms() {
     };
     let promoted = cluster.member_promote(MemberPromoteRequest { id: 9 });
     tokio::join!(promoted, heard).0.unwrap();
-    assert_eq!(replica.last_asked().1, Change::Promote(ReplicaId(9)));
+    assert_eq!(replica.last_asked().1, Change::promote(ReplicaId(9)));
     cluster.member_update(MemberUpdateRequest { id: 9, peer_ur_ls: urls() }).await.unwrap();
-    assert_eq!(replica.last_asked().1, Change::Update { id: ReplicaId(9), peer_urls: urls() });
+    assert_eq!(replica.last_asked().1, Change::Update { id: ReplicaId(9), info: info() });
     let left = cluster.member_remove(MemberRemoveRequest { id: MEMBER + 2 }).await.unwrap().into_inner();
     assert_eq!(left.members.iter().map(|member| member.id).collect::<Vec<_>>(), [MEMBER, MEMBER + 3]);
     let list = cluster.member_list(MemberListRequest { linearizable: true }).await.unwrap().into_inner();
@@ -136,22 +139,14 @@ async fn a_change_of_members_waits_until_enough_voters_have_been_connected_for_f
     let replica = Noting::new();
     let ids = [MEMBER + 1, MEMBER + 2].map(ReplicaId);
     for id in ids {
-        let standing = Standing::Voter;
-        let member = Member {
-            id,
-            name: String::new(),
-            peer_urls: vec![],
-            client_urls: vec![],
-            standing,
-            decided: None,
-        };
+        let member = Member::voter(id, MemberInfo::default());
         replica.group.lock().unwrap().members.push(member);
     }
     // For how many seconds each of the others has been connected.
     let connected = |seconds: [Option<u64>; 2]| {
-        let peer = |(replica, seconds): (ReplicaId, Option<u64>)| {
+        let peer = |(id, seconds): (ReplicaId, Option<u64>)| {
             let since = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
-            PeerStatus { replica, name: String::new(), up_since: seconds.map(since), decided: Slot::ZERO }
+            PeerLink::new(id, seconds.map(since))
         };
         *replica.peers.lock().unwrap() = ids.into_iter().zip(seconds).map(peer).collect();
     };
@@ -240,7 +235,7 @@ async fn the_native_call_says_more() {
     let changed = client.change(request).await.unwrap().into_inner();
     let (expected, change) = replica.last_asked();
     let goal = Goal::Replace(ReplicaId(MEMBER));
-    let add = Change::Add { name: "n4".into(), peer_urls: vec!["http://h:1".into()], goal };
+    let add = Change::Add { info: MemberInfo::new("n4", vec!["http://h:1".into()]), goal };
     assert_eq!((expected, change), (Some(1), add));
     assert_eq!(changed.added, MEMBER + 2);
     let group = changed.group.unwrap();
@@ -256,8 +251,9 @@ async fn the_native_call_says_more() {
     let request =
         native::ChangeRequest { expected_version: 0, change: Some(Asked::Reconfigure(order)), group: None };
     client.change(request).await.unwrap();
-    let order = Change::Order { protocol: Some("raft".into()), election: None, options: None };
-    assert_eq!(replica.last_asked(), (None, order));
+    let raft = ProtocolKind::Raft;
+    let (election, overrides) = (raft.elections()[0], Overrides::default());
+    assert_eq!(replica.last_asked(), (None, Change::Order { protocol: raft, election, overrides }));
 
     replica.refuse(Refusal::Stale { expected: 1, current: 9 }.into());
     let request = native::ChangeRequest { expected_version: 1, change: Some(Asked::Promote(8)), group: None };

@@ -1,6 +1,6 @@
 //! Sessions, in front of a replica with a small table of them: a client that opens very many closes none of others.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use crate::common::{
     config,
@@ -54,11 +54,15 @@ impl Replica for OnNode {
     }
 
     fn status(&self) -> Status {
-        Status { sessions: self.handle.status().client_sessions, ..self.inner.status() }
+        let mut status = self.inner.status();
+        status.node.client_sessions = self.handle.status().client_sessions;
+        status
     }
 
-    fn group(&self) -> Group {
-        Group { limits: format!("sessions-max={SESSIONS_MAX}"), ..self.inner.group() }
+    fn group(&self) -> Arc<Group> {
+        let mut group = (*self.inner.group()).clone();
+        group.limits.sessions.clients_max = SESSIONS_MAX as usize;
+        Arc::new(group)
     }
 }
 

@@ -55,22 +55,21 @@ impl Replica for OneOfThree {
     }
 
     fn status(&self) -> Status {
-        Status {
-            replica: ReplicaId(self.id),
-            leader: self.handle.status().leader,
-            forked_with: self.forked_with.clone(),
-            ..self.inner.status()
-        }
+        let mut status = Status { replica: ReplicaId(self.id), ..self.inner.status() };
+        status.node.leader = self.handle.status().leader;
+        status.node.forked_with.clone_from(&self.forked_with);
+        status
     }
 
     fn takes_care(&self) -> bool {
         self.handle.status().takes_care
     }
 
-    fn group(&self) -> Group {
-        let group = self.inner.group();
-        let member = |id| Member { id: ReplicaId(id), ..group.members[0].clone() };
-        Group { members: (1..=3).map(member).collect(), ..group }
+    fn group(&self) -> Arc<Group> {
+        let mut group = (*self.inner.group()).clone();
+        let info = group.members[0].info.clone();
+        group.members = (1..=3).map(|id| Member::voter(ReplicaId(id), info.clone())).collect();
+        Arc::new(group)
     }
 }
 

@@ -20,7 +20,7 @@
 use std::collections::VecDeque;
 
 use synod_consensus::Claim;
-use synod_replica::{Group, LogRecord};
+use synod_replica::{Group, LogRecord, MemberSet};
 use synod_wire::{Epoch, Lsn, ReplicaId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
@@ -68,6 +68,14 @@ impl Groups {
     #[must_use]
     pub fn latest(&self) -> &Group {
         &self.versions.last().expect("there is a first").1
+    }
+
+    /// The members with this version, if others follow the group.
+    #[must_use]
+    pub fn member_set(&self, version: u64) -> Option<MemberSet> {
+        // A version that was not complete at first has an edition that is.
+        let sets = self.versions.iter().rev().filter_map(|(_, group)| group.member_set());
+        sets.into_iter().find(|set| set.version == version)
     }
 
     /// The group as it is after a slot.

@@ -42,6 +42,9 @@ pub struct Watch {
     ballot: Ballot,
     /// The last slot that a snapshot on stable storage holds.
     snapshot: Slot,
+    /// The last slot of a snapshot from which the executor goes on. The replica sees how far the executor is before it
+    /// is told that the snapshot is installed.
+    restored: Slot,
     /// The newest epoch that it has written to have entered.
     entered: Epoch,
     /// How many times it forgot the leader because it went on to another epoch.
@@ -69,6 +72,7 @@ impl Watch {
             executed,
             ballot: Ballot::ZERO,
             snapshot,
+            restored: snapshot,
             entered,
             fresh_views: 0,
             largest_batch: 0,
@@ -109,6 +113,11 @@ impl Watch {
         })?;
         self.delivered = slot;
         Ok(())
+    }
+
+    /// The executor goes on from a snapshot of this slot.
+    pub fn restores(&mut self, slot: Slot) {
+        self.restored = self.restored.max(slot);
     }
 
     /// A snapshot of this slot was installed: the slots that it covers are not delivered any more.
@@ -171,7 +180,7 @@ impl Watch {
             })?;
             *before = now;
         }
-        demand(status.executed <= protocol.decided, Invariant::DeliveryOrder, || {
+        demand(status.executed <= protocol.decided.max(self.restored), Invariant::DeliveryOrder, || {
             format!("{} has executed {}, but decided {} only", self.id, status.executed, protocol.decided)
         })?;
         demand(
@@ -212,7 +221,7 @@ impl Watch {
         // One command may always enter.
         let queue_max = settings.queue_bytes_max as u64 + COMMAND_BYTES_MAX;
         let ahead_bytes_max = (SEGMENTS_MAX as u64 + 1) * batches_max;
-        let unexecuted_slots = status.protocol.decided.0 - status.executed.0;
+        let unexecuted_slots = status.protocol.decided.0.saturating_sub(status.executed.0);
         let unexecuted_slots_max = settings.backlog_slots_max + ahead_max + FETCH_SLOTS_MAX;
         // One message may always wait.
         let messages_max = settings.held_bytes_max.max(held.largest_message);

@@ -2,12 +2,13 @@
 
 use std::{convert::Infallible, time::Duration};
 
+use synod_host::{Effect, ReadAt};
 use synod_replica::{Action, Event, Group, SnapshotInfo};
 use synod_wire::{CommandKind, GroupId, Slot};
 
 use super::{
     Happening, Situation, World,
-    clients::Response,
+    clients::{Ask, Response},
     execution::unsealed,
     machine::{Job, Waiter, id, index},
 };
@@ -17,7 +18,42 @@ use crate::{
 };
 
 impl World {
-    pub(super) fn carry_out(&mut self, of: usize, group: GroupId, action: Action) -> Checked {
+    /// Carries out something that a group wants.
+    pub(super) fn carry_out(&mut self, of: usize, group: GroupId, effect: Effect<Waiter, Ask>) -> Checked {
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        match effect {
+            Effect::Execute { slot, ballots, batch, clients } => {
+                let before = std::mem::replace(&mut life.hosted[usize::from(group.0)].delivered, slot);
+                demand(slot == before.next(), Invariant::DeliveryOrder, || {
+                    format!("r{} delivers slot {slot} of {group} after slot {before}", of + 1)
+                })?;
+                let job = Job::Execute { slot, ballots, batch: batch.clone(), replies: clients };
+                life.execution.push((group, job));
+                self.line(of, || {
+                    format!("delivers slot {slot} of {group}: {}", crate::describe::batch(&batch))
+                });
+                self.order.delivered(of, group, slot, &batch)?;
+                self.leases_end();
+                self.note_batch(group, slot);
+            }
+            Effect::Read(ReadAt::Slots(slots), reads) => {
+                life.execution.push((group, Job::Read { slots, reads }));
+            }
+            Effect::Read(ReadAt::Slot(_), _) => unreachable!("the groups are merged"),
+            Effect::ReadFailed(reads, error) => {
+                reads.iter().for_each(|ask| self.respond(ask, Response::Failed(error)));
+            }
+            Effect::CommandFailed(waiter, error) => match waiter {
+                Waiter::Client(ask) => self.respond(&ask, Response::Failed(error)),
+                Waiter::Keeper => self.kept(of, None),
+                Waiter::Operator | Waiter::Guest(_) => {}
+            },
+            Effect::Action(action) => self.act(of, group, action)?,
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, of: usize, group: GroupId, action: Action) -> Checked {
         let at = usize::from(group.0);
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         match action {
@@ -27,41 +63,6 @@ impl World {
                     to.ids().iter().for_each(|&to| self.send(of, index(to), group, &message));
                 }
             }
-            Action::Execute { slot, ballots, batch, requests } => {
-                let hosted = &mut life.hosted[at];
-                let (before, requests_of) = (hosted.delivered, &mut hosted.requests);
-                let replies = requests
-                    .into_iter()
-                    .filter_map(|(place, request)| Some((place, requests_of.remove(&request)?)));
-                let replies = replies.collect();
-                hosted.delivered = slot;
-                demand(slot == before.next(), Invariant::DeliveryOrder, || {
-                    format!("r{} delivers slot {slot} of {group} after slot {before}", of + 1)
-                })?;
-                life.execution.push((group, Job::Execute { slot, ballots, batch: batch.clone(), replies }));
-                self.line(of, || {
-                    format!("delivers slot {slot} of {group}: {}", crate::describe::batch(&batch))
-                });
-                self.order.delivered(of, group, slot, &batch)?;
-                self.leases_end();
-                self.note_batch(group, slot);
-            }
-            Action::ReadAt { read, slot } => {
-                if let Some((slots, reads)) = life.reads.confirmed(group, read, slot) {
-                    life.execution.push((group, Job::Read { slots, reads }));
-                }
-            }
-            Action::ReadFailed { read, error } => {
-                for ask in life.reads.failed(read) {
-                    self.respond(&ask, Response::Failed(error));
-                }
-            }
-            Action::RequestFailed { request, error } => match life.hosted[at].requests.remove(&request) {
-                Some(Waiter::Client(ask)) => self.respond(&ask, Response::Failed(error)),
-                Some(Waiter::Keeper) => self.kept(of, None),
-                Some(Waiter::Operator | Waiter::Guest(_)) | None => {}
-            },
-            Action::Deadline(deadline) => life.hosted[at].deadline = deadline,
             Action::TakeSnapshot => life.execution.push((group, Job::Freeze)),
             Action::ReadChunk { to, slot, offset, len_max } => {
                 let event = self.read_chunk(of, group, to, slot, offset, len_max);
@@ -94,6 +95,11 @@ impl World {
                 self.line(of, || format!("is not needed in {group} any more"));
             }
             Action::Leader(_) | Action::Agreed(_) => {}
+            Action::Execute { .. }
+            | Action::ReadAt { .. }
+            | Action::ReadFailed { .. }
+            | Action::RequestFailed { .. }
+            | Action::Deadline(_) => unreachable!("the host has dealt with it"),
         }
         Ok(())
     }
@@ -176,13 +182,13 @@ impl World {
         let durable = machine.disk.end_sync();
         for (group, lsn) in durable {
             let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+            life.ahead.insert(group);
             let gate = &mut life.hosted[usize::from(group.0)].gate;
             gate.durable(lsn);
             let ready: Vec<_> = std::iter::from_fn(|| gate.leave()).collect();
             for (_, (to, message)) in ready {
                 to.ids().iter().for_each(|&to| self.send(of, index(to), group, &message));
             }
-            self.step(of, group, Event::Durable(lsn));
         }
         self.end_burst(of)
     }

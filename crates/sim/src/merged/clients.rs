@@ -8,7 +8,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_replica::{Event, RequestError, SessionCommand};
+use synod_host::Input;
+use synod_replica::{RequestError, SessionCommand};
 use synod_wire::{CommandKind, GroupId, SessionId};
 
 use super::{
@@ -307,22 +308,19 @@ impl World {
 
     /// A question arrives at a node.
     pub(super) fn asked(&mut self, of: usize, ask: Ask) -> Checked {
-        let request = self.next_request();
-        let Some(life) = &mut self.machines[of].life else {
+        if self.machines[of].life.is_none() {
             self.respond(&ask, Response::Refused);
             return Ok(());
-        };
+        }
         let (group, session, payload) = (ask.group, ask.session, ask.payload.clone());
-        let kind = match ask.kind {
-            Kind::Read | Kind::GuestRead => {
-                life.reads.query(ask);
-                return self.end_burst(of);
-            }
-            Kind::Command => CommandKind::Apply,
-            Kind::OpenSession => CommandKind::OpenSession,
+        let command =
+            |kind, ask| Input::Command { group, kind, session, payload, client: Waiter::Client(ask) };
+        let input = match ask.kind {
+            Kind::Read | Kind::GuestRead => Input::Query(group, ask),
+            Kind::Command => command(CommandKind::Apply, ask),
+            Kind::OpenSession => command(CommandKind::OpenSession, ask),
         };
-        life.hosted[usize::from(group.0)].requests.insert(request, Waiter::Client(ask));
-        self.step(of, group, Event::Request { request, kind, session, payload });
+        self.give(of, input);
         self.end_burst(of)
     }
 

@@ -76,6 +76,7 @@ impl World {
             let awaited =
                 |replies: &Replies, at| at % 2 == 0 || replies.iter().any(|(place, _)| *place == at);
             let Some((group, slot, replies, outcomes)) = life.merged.execute(awaited) else { break };
+            life.executed_more(group);
             let order = life.merged.executor().cut().order;
             self.line(of, || format!("executes slot {slot} of {group}, through batch {order}"));
             if of >= self.plan.nodes {
@@ -141,27 +142,6 @@ impl World {
             }
         }
         Ok(none_left)
-    }
-
-    /// The replicas are told how far they are executed.
-    pub(super) fn seen(&mut self, of: usize, number: u64) -> Checked {
-        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-        let executor = life.merged.executor();
-        let applied = executor.cut().slots;
-        let mut further = Vec::new();
-        for ((group, hosted), slot) in (0u16..).map(GroupId).zip(&mut life.hosted).zip(applied) {
-            if slot > hosted.executed {
-                hosted.executed = slot;
-                further.push((group, Event::Executed { slot, clock: executor.clocked(group) }));
-            }
-        }
-        if further.is_empty() {
-            return Ok(());
-        }
-        for (group, event) in further {
-            self.step(of, group, event);
-        }
-        self.end_burst(of)
     }
 
     /// A group wants a snapshot.
@@ -304,6 +284,10 @@ impl World {
         self.check_compaction(of)?;
         self.check_guest(of)?;
         gone.into_iter().for_each(|replies| self.give_up(of, replies));
+        let groups = self.groups();
+        if let Some(life) = &mut self.machines[of].life {
+            groups.for_each(|group| life.executed_more(group));
+        }
         self.execute_turns(of)?;
         self.tell_in_order(of, events)
     }

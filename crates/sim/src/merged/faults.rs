@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use synod_consensus::{Link, Role};
-use synod_replica::{ChangeRequest, Event, Skips};
+use synod_host::Input;
+use synod_replica::{ChangeRequest, Replica, Skips};
 use synod_wire::{CommandKind, GroupId, Slot};
 
 use super::{
@@ -125,8 +126,7 @@ impl World {
     pub(super) fn leader_of(&self, group: GroupId) -> Option<usize> {
         let leads = |machine: &Machine| {
             let life = machine.life.as_ref();
-            let hosted = life.map(|life| &life.hosted[usize::from(group.0)]);
-            hosted.is_some_and(|hosted| hosted.replica.status().protocol.role == Role::Leader)
+            life.is_some_and(|life| life.host.replica(group).status().protocol.role == Role::Leader)
         };
         self.machines.iter().position(leads)
     }
@@ -149,16 +149,13 @@ impl World {
     fn change(&mut self, of: usize) -> Checked {
         let group = GroupId(self.rng.u16(0..self.plan.groups.len() as u16));
         let change = draw_change(&mut self.rng, group, &self.plan, self.order.group(GroupId::FIRST));
-        let request = self.next_request();
         let is_paused = self.machines[of].paused.is_some();
-        let Some(life) = self.machines[of].life.as_mut().filter(|_| !is_paused) else { return Ok(()) };
-        let hosted = &mut life.hosted[usize::from(group.0)];
-        let expected = hosted.replica.group().version;
+        let Some(life) = self.machines[of].life.as_ref().filter(|_| !is_paused) else { return Ok(()) };
+        let expected = life.host.replica(group).group().version;
         let payload = ChangeRequest { expected, change }.encode().to_bytes();
-        hosted.requests.insert(request, Waiter::Operator);
         self.line(of, || format!("is asked for a change of {group}"));
-        let kind = CommandKind::Reconfigure;
-        self.step(of, group, Event::Request { request, kind, session: None, payload });
+        let (kind, client) = (CommandKind::Reconfigure, Waiter::Operator);
+        self.give(of, Input::Command { group, kind, session: None, payload, client });
         self.end_burst(of)
     }
 
@@ -238,8 +235,8 @@ impl World {
     fn check_offers(&self) -> Checked {
         for (of, machine) in self.machines.iter().enumerate() {
             let Some(life) = &machine.life else { continue };
-            for (group, hosted) in self.groups().zip(&life.hosted) {
-                let Some(offered) = hosted.replica.status().snapshot else { continue };
+            for (group, replica) in self.groups().zip(life.host.replicas()) {
+                let Some(offered) = replica.status().snapshot else { continue };
                 let files = life.snapshots.book.merged().expect("groups are merged");
                 let held = files.holding(group, offered.slot).map(|file| file.bytes);
                 demand(held == Some(offered.bytes), Invariant::SnapshotCovers, || {
@@ -279,7 +276,7 @@ impl World {
             if !life.waiting.is_empty() {
                 return Some(format!("reads wait at r{}; {}", of + 1, self.positions()));
             }
-            let waits = life.hosted.iter().map(|hosted| hosted.replica.waiting());
+            let waits = life.host.replicas().map(Replica::waiting);
             if waits.clone().any(|waits| waits.commands + waits.reads + waits.changes > 0) {
                 return Some(format!("r{} waits: {:?}", of + 1, waits.collect::<Vec<_>>()));
             }
@@ -292,9 +289,8 @@ impl World {
         let nodes = self.machines.iter().enumerate().map(|(of, machine)| {
             let Some(life) = &machine.life else { return format!("r{} is down", of + 1) };
             let applied = super::slots(&life.merged.executor().cut().slots);
-            let groups = life.hosted.iter().map(|hosted| {
-                let (status, place) =
-                    (hosted.replica.status(), hosted.replica.merged_at().unwrap_or_default());
+            let groups = life.hosted.iter().zip(life.host.replicas()).map(|(hosted, replica)| {
+                let (status, place) = (replica.status(), replica.merged_at().unwrap_or_default());
                 let backlogged = if status.backlogged { " backlogged" } else { "" };
                 let leader = status.protocol.view.leader.map_or(0, |id| id.0);
                 let receiving = status

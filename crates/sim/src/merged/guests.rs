@@ -5,7 +5,7 @@ use std::{rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_replica::Event;
+use synod_host::Input;
 use synod_wire::{CommandKind, GroupId};
 
 use super::{
@@ -71,22 +71,20 @@ impl World {
 
     /// A client of the guest sends a command, or reads.
     pub(super) fn guest_thinks(&mut self) -> Checked {
-        let request = self.next_request();
         let Some(guests) = &mut self.guests else { return Ok(()) };
         if self.clients.closing || guests.history.len() >= COMMANDS_MAX {
             return Ok(());
         }
         let of = guests.rng.usize(0..self.machines.len());
         let group = GroupId(self.plan.busy[guests.rng.usize(0..self.plan.busy.len())]);
-        if let Some(life) = &mut self.machines[of].life
-            && let Some(query) = guests.draw_query()
-        {
+        let runs = self.machines[of].life.is_some();
+        if runs && let Some(query) = guests.draw_query() {
             let (read, payload) = (guests.reads.len(), query_payload(&query));
             self.trace.line(self.now, || format!("g    → r{} read {}", of + 1, text_of(&query)));
             guests.reads.push((query, guests.known));
-            life.reads.query(Ask::of_guest(read, payload));
+            self.give(of, Input::Query(group, Ask::of_guest(read, payload)));
             self.end_burst(of)?;
-        } else if let Some(life) = &mut self.machines[of].life {
+        } else if runs {
             let (at, command) = (guests.history.len(), guests.guest.command(&mut guests.rng));
             let payload = payload(at as u64, &command);
             self.trace.line(self.now, || {
@@ -95,12 +93,8 @@ impl World {
             // It is the only one that ever asks for this.
             let told = Told { client: at, command, asked_at: self.clients.stamp(), answer: None };
             guests.history.push(told);
-            life.hosted[usize::from(group.0)].requests.insert(request, Waiter::Guest(at));
-            self.step(
-                of,
-                group,
-                Event::Request { request, kind: CommandKind::Apply, session: None, payload },
-            );
+            let (kind, client) = (CommandKind::Apply, Waiter::Guest(at));
+            self.give(of, Input::Command { group, kind, session: None, payload, client });
             self.end_burst(of)?;
         }
         self.guest_thinks_later();

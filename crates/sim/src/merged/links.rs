@@ -94,19 +94,13 @@ impl World {
         Ok(())
     }
 
-    /// Tells all groups of a node what happened to a session, and when all members were met.
-    pub(super) fn tell_link(&mut self, of: usize, peer: usize, link: Link) -> Checked {
+    /// Tells a node what happened to a session.
+    fn tell_link(&mut self, of: usize, peer: usize, link: Link) -> Checked {
         if self.machines[of].life.is_none() {
             return Ok(());
         }
-        let groups = || (0..self.plan.groups.len() as u16).map(GroupId);
-        let mut events: Vec<_> =
-            groups().map(|group| (group, Event::Link { peer: id(peer), link })).collect();
-        if link == Link::Up && self.machines[of].has_met_all(of, self.plan.nodes) {
-            events.extend(groups().map(|group| (group, Event::MetAll)));
-        }
         let life = self.machines[of].lives;
-        self.happen(Happening::Notice { of, life, events })
+        self.happen(Happening::Linked { of, life, peer, link })
     }
 
     /// A message leaves a node, its records being durable.

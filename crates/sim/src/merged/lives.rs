@@ -1,5 +1,4 @@
-//! Starts, crashes and pauses of nodes, and the bursts of events that their replicas take: what the protocol's thread
-//! does.
+//! Starts, crashes and pauses of nodes, and what their replicas are told by their own node.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -7,12 +6,11 @@ use std::{
 };
 
 use synod_consensus::Link;
-use synod_host::{Execution, Reads, SnapshotBook};
+use synod_host::{Execution, Host, Reads, SnapshotBook, Started};
 use synod_replica::{
-    Cut, Event, Executor, Group, Installed, MergedExecutor, MergedFile, MergedFiles, MergedReads, Pace,
-    Recovered, Replica,
+    Cut, Event, Executor, Group, Installed, MergedExecutor, MergedFile, MergedFiles, Pace, Recovered, Replica,
 };
-use synod_wire::{GroupId, Incarnation, Slot, Time};
+use synod_wire::{GroupId, Incarnation, Slot};
 
 use super::{
     Happening, Situation, World,
@@ -27,9 +25,6 @@ use crate::{
     network::between,
     watching::Service,
 };
-
-/// A node looks at its groups that often, whatever happens.
-const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a life begins with.
 struct Restored {
@@ -58,7 +53,7 @@ impl World {
         let incarnation = Incarnation(number);
         let machine = &mut self.machines[of];
         let met_all = machine.has_met_all(of, self.plan.nodes);
-        let mut hosted = Vec::new();
+        let (mut started, mut hosted) = (Vec::new(), Vec::new());
         for ((group, first), snapshot) in (0u16..).map(GroupId).zip(first).zip(starts) {
             let (records, last_lsn) = machine.disk.records(group);
             let birth = id(of).0;
@@ -71,30 +66,32 @@ impl World {
                 Recovered { records, last_lsn, snapshot, amnesia: false, birth, incarnation, nonce, met_all };
             let mut actions = Vec::new();
             let replica = Replica::start(settings, id(of), first, recovered, now, &mut actions);
-            hosted.push(Hosted::begun(replica, actions, delivered, last_lsn));
+            started.push(Started { replica, actions, durable: last_lsn, executed: delivered });
+            hosted.push(Hosted::begun(delivered, last_lsn));
         }
         let groups = hosted.len();
+        let pace = Pace::new(self.plan.skips, self.plan.take, groups, now);
+        let heartbeat = self.plan.base().consensus.heartbeat_interval;
         machine.life = Some(Life {
             clock,
+            host: Host::new(id(of), started, Some(pace), heartbeat),
             hosted,
+            // How far the state is that the files gave.
+            ahead: (0..groups as u16).map(GroupId).collect(),
+            shown: executor.clocked(GroupId::FIRST),
             merged: MergedExecutor::of(executor),
-            pace: Pace::new(self.plan.skips, self.plan.take, groups, now),
-            reads: MergedReads::default(),
             waiting: Reads::default(),
             execution: Execution::default(),
             told_at: self.now,
             timer_at: None,
-            glance_at: now + GLANCE_INTERVAL,
-            touched: (0..groups as u16).map(GroupId).collect(),
             snapshots: Snapshots { book: SnapshotBook::new(groups, Some(files)), writing: VecDeque::new() },
-            members_told: None,
             leaves: false,
             kept,
             service: service.map(Box::new),
         });
         self.look_later(of);
         self.dial_all(of);
-        self.end_burst(of)
+        self.begin_bursts(of)
     }
 
     /// Reads the state from the files on the disk, as a life begins.
@@ -222,124 +219,18 @@ impl World {
         self.end_burst(of)
     }
 
-    /// Gives an event to the replica of a group. A burst follows.
-    pub(super) fn step(&mut self, of: usize, group: GroupId, event: Event) {
-        let Some(life) = &mut self.machines[of].life else { return };
-        let now = life.clock.read(self.now);
-        let hosted = &mut life.hosted[usize::from(group.0)];
-        hosted.replica.step(now, event, &mut hosted.actions);
-        life.touched.insert(group);
-    }
-
-    pub(super) fn timer(&mut self, of: usize, number: u64) -> Checked {
-        let now = self.now;
-        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-        if life.timer_at.is_none_or(|at| at > now) {
-            return Ok(()); // An earlier look made this one superfluous.
+    /// All replicas of a node are told of the session to another one, and when all members were met.
+    pub(super) fn linked(&mut self, of: usize, number: u64, peer: usize, link: Link) -> Checked {
+        let (now, nodes) = (self.now, self.plan.nodes);
+        let machine = &mut self.machines[of];
+        let met_all = link == Link::Up && machine.has_met_all(of, nodes);
+        let Some(life) = machine.in_life(number) else { return Ok(()) };
+        let now = life.clock.read(now);
+        life.host.step_all(now, || Event::Link { peer: id(peer), link });
+        if met_all {
+            life.host.step_all(now, || Event::MetAll);
         }
-        life.timer_at = None;
         self.end_burst(of)
-    }
-
-    /// What the protocol's thread does at the end of a burst of inputs.
-    pub(super) fn end_burst(&mut self, of: usize) -> Checked {
-        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let (now, groups) = (life.clock.read(self.now), life.hosted.len());
-        if now >= life.glance_at {
-            life.glance_at = now + GLANCE_INTERVAL;
-            life.touched.extend((0..groups as u16).map(GroupId));
-            self.tell_followers(of);
-        }
-        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        for (group, hosted) in (0u16..).map(GroupId).zip(&mut life.hosted) {
-            if now >= hosted.deadline {
-                hosted.deadline = Time::NEVER;
-                hosted.replica.step(now, Event::Timer, &mut hosted.actions);
-                life.touched.insert(group);
-            }
-        }
-        if let Some(read) = life.reads.read(groups) {
-            for (group, hosted) in (0u16..).map(GroupId).zip(&mut life.hosted) {
-                hosted.replica.step(now, Event::Read(read), &mut hosted.actions);
-                life.touched.insert(group);
-            }
-        }
-        self.flush(of)?;
-        if self.tell_members(of) {
-            self.flush(of)?;
-        }
-        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let skips = life.pace.skips(now, life.hosted.iter().map(|hosted| &hosted.replica));
-        if !skips.is_empty() {
-            for (group, target) in skips {
-                let earlier = self.skipped.insert((group, target), of);
-                if earlier.is_some_and(|earlier| earlier != of) {
-                    self.counts.see(Situation::TwoCaretakers);
-                }
-                self.line(of, || format!("has {group} skip to {target}"));
-                self.step(of, group, Event::Skip(target));
-            }
-            self.flush(of)?;
-        }
-        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        life.touched.clear();
-        self.check_places(of)?;
-        self.write_log(of);
-        self.go_on_executing(of);
-        self.set_timer(of);
-        self.leave_later(of);
-        Ok(())
-    }
-
-    fn flush(&mut self, of: usize) -> Checked {
-        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let now = life.clock.read(self.now);
-        let touched: Vec<GroupId> = life.touched.iter().copied().collect();
-        for group in &touched {
-            let hosted = &mut life.hosted[usize::from(group.0)];
-            hosted.replica.flush(now, &mut hosted.actions);
-        }
-        for group in touched {
-            let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-            let actions = std::mem::take(&mut life.hosted[usize::from(group.0)].actions);
-            for action in actions {
-                self.carry_out(of, group, action)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The place of each group that its replica knows is that of its log.
-    fn check_places(&mut self, of: usize) -> Checked {
-        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        for (group, hosted) in (0u16..).map(GroupId).zip(&mut life.hosted) {
-            let (known, of_log) = (hosted.replica.merged_at(), self.order.place(group, hosted.delivered));
-            demand(known == Some(of_log), Invariant::PlaceOfLog, || {
-                let slot = hosted.delivered;
-                format!("r{} has {group} at {known:?} after slot {slot}; its log says {of_log:?}", of + 1)
-            })?;
-            let backlogged = hosted.replica.status().backlogged;
-            if backlogged && !hosted.backlogged && life.merged.waits_for().is_some() {
-                self.counts.see(Situation::Backlogged);
-            }
-            hosted.backlogged = backlogged;
-        }
-        Ok(())
-    }
-
-    /// Sees to it that the earliest deadline is looked at when it passes, or a little later.
-    fn set_timer(&mut self, of: usize) {
-        let (now, late) = (self.now, between(&mut self.rng, Duration::ZERO, self.plan.timer_late));
-        let number = self.machines[of].lives;
-        let Some(life) = &mut self.machines[of].life else { return };
-        let first = life.pace.due().min(life.glance_at);
-        let deadline = life.hosted.iter().map(|hosted| hosted.deadline).fold(first, Time::min);
-        let Some(rings) = life.clock.when(deadline) else { return };
-        let at = rings.max(now + Duration::from_micros(1)) + late;
-        if life.timer_at.is_none_or(|earlier| at < earlier) {
-            life.timer_at = Some(at);
-            self.queue.push(at, Happening::Timer { of, life: number });
-        }
     }
 }
 

@@ -1,14 +1,12 @@
 //! A machine: its disk, and the life of the process that runs on it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use synod_consensus::To;
-use synod_host::{Execution, Gate, Reads, SnapshotBook};
-use synod_replica::{
-    Action, Cut, MergedExecutor, MergedReads, Pace, PeerMessage, Replica, RequestId, SnapshotInfo,
-};
-use synod_wire::{Ballots, Batch, GroupId, Lsn, ReplicaId, Slot, Time};
+use synod_host::{Execution, Gate, Host, Progress, Reads, SnapshotBook};
+use synod_replica::{Clocked, Cut, MergedExecutor, PeerMessage, SnapshotInfo};
+use synod_wire::{Ballots, Batch, GroupId, Lsn, ReplicaId, Slot};
 
 use super::{Happening, clients::Ask, disk::Disk, upkeep::Kept};
 use crate::{
@@ -62,22 +60,22 @@ impl Machine {
 #[derive(Debug)]
 pub(super) struct Life {
     pub clock: Clock,
+    /// The replicas of the groups, and their bursts.
+    pub host: Host<Waiter, Ask>,
+    /// What serves them, by the number of the group.
     pub hosted: Vec<Hosted>,
+    /// The groups that may have become durable or executed further since their replicas were told.
+    pub ahead: BTreeSet<GroupId>,
     pub merged: MergedExecutor<Hosting, Replies>,
-    pub pace: Pace,
-    pub reads: MergedReads<Ask>,
+    /// The replicated clock, as the executor showed it last.
+    pub shown: Clocked,
     /// Reads that wait for slots of all groups.
     pub waiting: Reads<Vec<Slot>, Vec<Ask>>,
     pub execution: Execution<(GroupId, Job)>,
     /// When the last events of the executor come to the replicas.
     pub told_at: Moment,
     pub timer_at: Option<Moment>,
-    pub glance_at: Time,
-    /// The groups that the present burst has touched.
-    pub touched: BTreeSet<GroupId>,
     pub snapshots: Snapshots,
-    /// The version of the first group's members that the other groups were told of last.
-    pub members_told: Option<u64>,
     /// The node ends soon.
     pub leaves: bool,
     /// The keeper of the node's store, if the run has them.
@@ -101,39 +99,45 @@ pub(super) enum Waiter {
     Guest(usize),
 }
 
-/// The replica of one group.
+impl Life {
+    /// How far a group is.
+    pub fn progress(&self, group: GroupId) -> Progress {
+        let executor = self.merged.executor();
+        Progress {
+            durable: self.hosted[usize::from(group.0)].gate.through(),
+            executed: executor.applied_of(group),
+            clock: executor.clocked(group),
+        }
+    }
+
+    /// A group was executed further. The clock is the first one's, and any group may move it.
+    pub fn executed_more(&mut self, group: GroupId) {
+        self.ahead.insert(group);
+        let clock = self.merged.executor().clocked(GroupId::FIRST);
+        if clock != self.shown {
+            self.shown = clock;
+            self.ahead.insert(GroupId::FIRST);
+        }
+    }
+}
+
+/// What serves the replica of one group.
 #[derive(Debug)]
 pub(super) struct Hosted {
-    pub replica: Replica,
-    pub actions: Vec<Action>,
-    pub deadline: Time,
-    pub requests: BTreeMap<RequestId, Waiter>,
     /// Messages that wait for records.
     pub gate: Gate<(To, PeerMessage)>,
     /// The last slot that was delivered, or came with a snapshot.
     pub delivered: Slot,
-    /// The last slot that the replica was told to be executed.
-    pub executed: Slot,
     pub backlogged: bool,
     /// The group has let this node go.
     pub retired: bool,
 }
 
 impl Hosted {
-    /// A replica that has just begun, with what it wants done, after the slot that came with its snapshot and with the
-    /// records that are durable.
-    pub(super) fn begun(replica: Replica, actions: Vec<Action>, delivered: Slot, durable: Lsn) -> Hosted {
-        Hosted {
-            replica,
-            actions,
-            deadline: Time::NEVER,
-            requests: BTreeMap::new(),
-            gate: Gate::new(durable),
-            delivered,
-            executed: delivered,
-            backlogged: false,
-            retired: false,
-        }
+    /// What serves a replica that has just begun, after the slot that came with its snapshot and with the records that
+    /// are durable.
+    pub(super) fn begun(delivered: Slot, durable: Lsn) -> Hosted {
+        Hosted { gate: Gate::new(durable), delivered, backlogged: false, retired: false }
     }
 }
 

@@ -1,16 +1,16 @@
-//! Nodes that join the cluster and leave it. Somebody asks the first group for that, and what a node's groups tell each
-//! other then is what the protocol's thread does.
+//! Nodes that join the cluster and leave it. Somebody asks the first group for that.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use fastrand::Rng;
 use synod_consensus::Role;
-use synod_replica::{Change, ChangeRequest, Event, Goal, Group, MemberInfo, Membership, Standing};
+use synod_host::Input;
+use synod_replica::{Change, ChangeRequest, Goal, Group, MemberInfo, Replica, Standing};
 use synod_wire::{CommandKind, GroupId, ReplicaId};
 
 use super::{
     Happening, Situation, World,
-    machine::{Hosted, Machine, Waiter, id},
+    machine::{Machine, Waiter, id},
 };
 use crate::{check::Checked, network::between};
 
@@ -31,24 +31,22 @@ impl World {
         }
         self.operate_later();
         let of = self.operator.usize(0..self.machines.len());
-        let request = self.next_request();
         let is_paused = self.machines[of].paused.is_some();
         let Some(life) = self.machines[of].life.as_mut().filter(|_| !is_paused) else { return Ok(()) };
-        let first = life.hosted[0].replica.group();
+        let first = life.host.replica(GroupId::FIRST).group();
         let nodes = (self.plan.nodes + self.plan.joiners) as u64;
         let Some(change) = draw_members(&mut self.operator, first, nodes) else { return Ok(()) };
         if let Change::Remove(leaving) | Change::Add { goal: Goal::Replace(leaving), .. } = change {
-            let others = life.hosted[1..].iter().map(|hosted| hosted.replica.group().follower());
+            let others = life.host.replicas().skip(1).map(|replica| replica.group().follower());
             if others.clone().any(|follower| first.is_needed_by(&follower, leaving)) {
                 self.counts.see(Situation::RemovalRefused);
                 return Ok(());
             }
         }
         let payload = ChangeRequest { expected: first.version, change: change.clone() }.encode().to_bytes();
-        life.hosted[0].requests.insert(request, Waiter::Operator);
         self.line(of, || format!("is asked for {change:?}"));
-        let kind = CommandKind::Reconfigure;
-        self.step(of, GroupId::FIRST, Event::Request { request, kind, session: None, payload });
+        let (group, kind, client) = (GroupId::FIRST, CommandKind::Reconfigure, Waiter::Operator);
+        self.give(of, Input::Command { group, kind, session: None, payload, client });
         self.end_burst(of)
     }
 
@@ -68,42 +66,20 @@ impl World {
             else {
                 continue;
             };
-            if life.hosted[0].replica.group().member(id(of)).is_none() {
+            if life.host.replica(GroupId::FIRST).group().member(id(of)).is_none() {
                 continue; // It knows.
             }
-            let leads = |hosted: &Hosted| hosted.replica.status().protocol.role == Role::Leader;
-            if life.hosted[1..].iter().any(leads) {
+            let leads = |replica: &Replica| replica.status().protocol.role == Role::Leader;
+            if life.host.replicas().skip(1).any(leads) {
                 self.counts.see(Situation::LeaderRemoved);
             }
-            if life.hosted[1..].iter().any(|hosted| hosted.replica.group().votes(id(of))) {
+            if life.host.replicas().skip(1).any(|replica| replica.group().votes(id(of))) {
                 self.counts.see(Situation::StillVotes);
             }
             if life.merged.waits_for().is_some() {
                 self.counts.see(Situation::RemovedWhileWaiting);
             }
         }
-    }
-
-    /// Tells the groups that follow the first one, if its members have changed.
-    pub(super) fn tell_members(&mut self, of: usize) -> bool {
-        let Some(life) = &mut self.machines[of].life else { return false };
-        let first = life.hosted[0].replica.group();
-        let Membership::Followed(version) = first.membership else { return false };
-        if life.members_told.replace(version) == Some(version) {
-            return false;
-        }
-        let Some(set) = first.member_set().map(Arc::new) else { return false };
-        for group in self.groups().skip(1) {
-            self.step(of, group, Event::Members(Arc::clone(&set)));
-        }
-        true
-    }
-
-    /// Tells the first group who votes in those that follow it.
-    pub(super) fn tell_followers(&mut self, of: usize) {
-        let Some(life) = &mut self.machines[of].life else { return };
-        let followers = life.hosted[1..].iter().map(|hosted| hosted.replica.group().follower()).collect();
-        self.step(of, GroupId::FIRST, Event::Followers(followers));
     }
 
     /// A node ends soon if every group has let it go, or if it was removed and learns from others that no group has it
@@ -126,9 +102,8 @@ impl World {
         if life.hosted.iter().all(|hosted| hosted.retired) {
             return true;
         }
-        let first = life.hosted[0].replica.status();
-        let asks =
-            life.hosted[0].replica.group().member(id(of)).is_none() || first.protocol.view.leader.is_none();
+        let first = life.host.replica(GroupId::FIRST);
+        let asks = first.group().member(id(of)).is_none() || first.status().protocol.view.leader.is_none();
         // What the others know, and not what only this node has decided: it may be the last one that votes in a group,
         // and then the others need its word of who votes next.
         let has = |known: &Group| {
@@ -138,7 +113,7 @@ impl World {
             self.machines.iter().enumerate().filter(|(other, machine)| *other != of && !machine.gone);
         let mut told = others.filter_map(|(_, machine)| machine.life.as_ref()).peekable();
         asks && told.peek().is_some()
-            && !told.any(|life| life.hosted.iter().any(|hosted| has(hosted.replica.group())))
+            && !told.any(|life| life.host.replicas().any(|replica| has(replica.group())))
     }
 
     /// A node ends for good.

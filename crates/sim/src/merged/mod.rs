@@ -1,14 +1,15 @@
 //! Several groups that are merged into one order (Multi-Ring Paxos), in a simulated world of their own.
 //!
-//! Each node hosts all groups: one real replica of each, one log, one real [`synod_replica::MergedExecutor`]. The world
-//! is smaller than that of one group (`world/`): it is for what merging adds. A seed draws groups, protocols, skips,
-//! network, disks, clients and faults (`plan.rs`).
+//! Each node hosts all groups: one real [`synod_host::Host`], one log, one real [`synod_replica::MergedExecutor`]. The
+//! world is smaller than that of one group (`world/`): it is for what merging adds. A seed draws groups, protocols,
+//! skips, network, disks, clients and faults (`plan.rs`).
 //!
 //! | file | story |
 //! | --- | --- |
 //! | `mod.rs` | what happens, one thing after the other |
 //! | `machine.rs`, `disk.rs` | a node's life, and what outlives it |
-//! | `lives.rs` | starts, crashes, pauses, bursts of events |
+//! | `lives.rs` | starts, crashes, pauses |
+//! | `bursts.rs` | the bursts of a node's [`Host`](synod_host::Host) |
 //! | `actions.rs` | actions out |
 //! | `execution.rs` | batches, reads and snapshots |
 //! | `links.rs` | sessions between nodes |
@@ -24,6 +25,7 @@
 //! | `cli.rs` | `synod sim merged` |
 
 mod actions;
+mod bursts;
 mod check;
 #[cfg(feature = "cli")]
 mod cli;
@@ -46,7 +48,8 @@ use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_replica::{Event, Executor, RequestId};
+use synod_consensus::Link;
+use synod_replica::{Event, Executor};
 use synod_wire::{GroupId, Slot};
 
 #[cfg(feature = "cli")]
@@ -94,6 +97,8 @@ enum Happening {
     Hangup { one: usize, other: usize, session: u64 },
     /// Replicas are told something by their own node.
     Notice { of: usize, life: u64, events: Vec<(GroupId, Event)> },
+    /// All replicas of a node are told of the session to another one.
+    Linked { of: usize, life: u64, peer: usize, link: Link },
     /// A deadline may have passed.
     Timer { of: usize, life: u64 },
     /// A sync of the disk ends.
@@ -138,6 +143,7 @@ impl Happening {
         match *self {
             Happening::Arrive { to, .. } => Some(to),
             Happening::Notice { of, .. }
+            | Happening::Linked { of, .. }
             | Happening::Timer { of, .. }
             | Happening::SyncEnds { of, .. }
             | Happening::Execute { of, .. }
@@ -171,8 +177,6 @@ pub struct MergedWorld {
     trace: Trace,
     /// The node that proposed to skip to a position of a group.
     skipped: BTreeMap<(GroupId, u64), usize>,
-    /// Names of requests that no client has, counted.
-    asked: u64,
     rng: Rng,
     events: u64,
     /// Folds what happened when; equal for equal runs.
@@ -347,7 +351,6 @@ impl World {
             counts: Counts::default(),
             trace,
             skipped: BTreeMap::new(),
-            asked: 0,
             rng,
             events: 0,
             fingerprint: 0,
@@ -433,6 +436,7 @@ impl World {
             Happening::Dial { one, other } => self.dial(one, other),
             Happening::Hangup { one, other, session } => self.hang_up(one, other, session),
             Happening::Notice { of, life, events } => self.notice(of, life, events),
+            Happening::Linked { of, life, peer, link } => self.linked(of, life, peer, link),
             Happening::Timer { of, life } => self.timer(of, life),
             Happening::SyncEnds { of, life } => self.sync_ends(of, life),
             Happening::Execute { of, life } => self.execute(of, life),
@@ -462,11 +466,6 @@ impl World {
 
     fn groups(&self) -> impl Iterator<Item = GroupId> + use<> {
         (0..self.plan.groups.len() as u16).map(GroupId)
-    }
-
-    fn next_request(&mut self) -> RequestId {
-        self.asked += 1;
-        RequestId(self.asked)
     }
 
     /// Adds a line about a node to the trace.

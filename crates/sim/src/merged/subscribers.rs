@@ -118,9 +118,9 @@ impl World {
             let groups = points.into_iter().map(|point| (point.group, Some(point)));
             following.subscriber = Subscriber::new(Some(take), groups, None);
         }
-        let decided = |group: GroupId| life.hosted[usize::from(group.0)].replica.status().delivered;
+        let decided = |group: GroupId| life.host.replica(group).status().delivered;
         for (group, from) in following.subscriber.wanted(decided) {
-            match life.hosted[usize::from(group.0)].replica.read_log(from, READ_BYTES_MAX) {
+            match life.host.replica(group).read_log(from, READ_BYTES_MAX) {
                 Ok(Some(part)) => following.subscriber.take(group, part),
                 Ok(None) => {}
                 Err(begin) if following.subscriber.trimmed(group, begin).is_ok() => {}

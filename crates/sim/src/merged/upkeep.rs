@@ -18,11 +18,11 @@ use synod_api::{
         kv_query::Query, kv_reply::Reply,
     },
 };
+use synod_host::Input;
 use synod_kv::{
     Comparer, KvError, KvStore,
     upkeep::{Comparisons, Done, Keeper, Known, Task, Verdict, of_member},
 };
-use synod_replica::Event;
 use synod_wire::{CommandKind, GroupId};
 
 use super::{
@@ -109,7 +109,7 @@ impl World {
             return Ok(());
         }
         self.look_later(of);
-        let (now, request) = (self.keepers_now(), self.next_request());
+        let now = self.keepers_now();
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         let Some(kept) = life.kept.as_mut().filter(|kept| kept.under_way.is_none()) else { return Ok(()) };
         let executor = life.merged.executor();
@@ -123,7 +123,7 @@ impl World {
             revision: status.revision,
             compact_revision: status.compact_revision,
             corrupt,
-            takes_care: life.hosted[0].replica.status().takes_care,
+            takes_care: life.host.replica(GroupId::FIRST).status().takes_care,
             members,
             forked_with: BTreeSet::new(),
         };
@@ -151,10 +151,8 @@ impl World {
         let Some(command) = command else { return Ok(()) };
         let payload: Bytes = of_member(id(of).0, command).encode_to_vec().into();
         let group = GroupId(self.operator.u16(0..self.plan.groups.len() as u16));
-        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        life.hosted[usize::from(group.0)].requests.insert(request, Waiter::Keeper);
-        let kind = CommandKind::Apply;
-        self.step(of, group, Event::Request { request, kind, session: None, payload });
+        let (kind, client) = (CommandKind::Apply, Waiter::Keeper);
+        self.give(of, Input::Command { group, kind, session: None, payload, client });
         self.end_burst(of)
     }
 

@@ -505,6 +505,7 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
     Plan {
         seed: 0,
         replicas,
+        groups: 1,
         settings,
         own: Vec::new(),
         durability: Durability::Sync,

@@ -382,6 +382,11 @@ impl Reached {
         Situation::ALL.iter().copied().filter(move |situation| self.has(*situation))
     }
 
+    /// Those that either has reached.
+    pub(crate) fn or(self, other: Reached) -> Reached {
+        Reached(self.0 | other.0)
+    }
+
     fn mark(&mut self, situation: Situation, holds: bool) {
         if holds {
             self.0 |= situation.bit();

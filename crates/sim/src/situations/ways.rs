@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use synod_consensus::{Role, Way};
+use synod_consensus::{RingPath, Role};
 use synod_replica::{Event, PeerMessage};
 use synod_wire::{Ballot, ReplicaId, Slot};
 
@@ -65,7 +65,7 @@ impl Watcher {
     }
 
     /// A leader sends something along a ring of its own.
-    fn chooses(&mut self, leader: usize, way: Way<'_>, reached: &mut Reached) {
+    fn chooses(&mut self, leader: usize, way: RingPath<'_>, reached: &mut Reached) {
         if way.number == 0 {
             return reached.mark(Situation::Detour, true);
         }
@@ -89,9 +89,9 @@ impl Watcher {
     }
 }
 
-fn way(message: &PeerMessage) -> Option<Way<'_>> {
+fn way(message: &PeerMessage) -> Option<RingPath<'_>> {
     let PeerMessage::Protocol { message, .. } = message else { return None };
-    message.body().way()
+    message.body().ring_path()
 }
 
 #[cfg(test)]

@@ -4,20 +4,27 @@ use std::{convert::Infallible, time::Duration};
 
 use bytes::Bytes;
 use synod_consensus::To;
-use synod_host::Kept;
-use synod_replica::{Action, Event, Fork, LogRecord, PeerMessage, RequestId, SnapshotInfo};
+use synod_host::{Effect, Kept, ReadAt};
+use synod_replica::{Action, Event, Fork, LogRecord, PeerMessage, Replica, SnapshotInfo};
 use synod_storage::StorageError;
 use synod_wire::{Ballots, Batch, Epoch, GroupId, Lsn, ReplicaId, Slot, Time};
 
-use super::{Happening, World, machine::Task};
+use super::{
+    FIRST, Happening, World,
+    machine::Task,
+    waiting::{Question, Waiter},
+};
 use crate::{
     chart::Mark,
-    check::{Checked, Invariant, demand, is_learned},
+    check::{Checked, Invariant, Violation, demand, is_learned},
     clock::Moment,
     describe,
     network::{Wire, between},
     situations::Sight,
 };
+
+/// What passes at least between two looks at a deadline.
+pub(super) const LOOK: Duration = Duration::from_micros(1);
 
 impl World {
     pub(super) fn index(&self, id: ReplicaId) -> usize {
@@ -26,25 +33,54 @@ impl World {
         index
     }
 
-    /// Carries out actions in their order.
-    pub(super) fn carry_out(&mut self, of: usize, actions: Vec<Action>) -> Checked {
-        self.check_absence(of, &actions)?;
-        for action in actions {
-            self.act(of, action)?;
+    /// Carries out what a node wants done, in its order. Its burst is over then; returns the groups that it touched.
+    pub(super) fn carry_out(&mut self, of: usize) -> Result<Vec<GroupId>, Violation> {
+        let Some(life) = &mut self.machines[of].life else { return Ok(Vec::new()) };
+        let mut effects = std::mem::take(&mut self.effects);
+        let now = life.clock.read(self.now);
+        life.host.carry_out(now, |group, _, effect| effects.push((group, effect)));
+        let touched = life.host.end();
+        for &group in &touched {
+            if life.host.deadline(group) <= now {
+                // Time passes between one look and the next.
+                life.host.wake(group, now + LOOK);
+            }
         }
+        for &group in &touched {
+            self.check_absence(of, group, &effects)?;
+        }
+        for (group, effect) in effects.drain(..) {
+            self.effect(of, group, effect)?;
+        }
+        self.effects = effects;
         self.write_log(of);
-        self.go_on_executing(of);
-        Ok(())
+        touched.iter().for_each(|&group| self.go_on_executing(of, group));
+        self.set_timer(of);
+        Ok(touched)
     }
 
     /// A replica that takes no part in the group says nothing of its protocol.
-    fn check_absence(&mut self, of: usize, actions: &[Action]) -> Checked {
+    fn check_absence(
+        &mut self,
+        of: usize,
+        group: GroupId,
+        effects: &[(GroupId, Effect<Waiter, Question>)],
+    ) -> Checked {
         let id = self.machines[of].id;
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let away = life.replica.group().is_away(id);
+        let away = life.replica(group).group().is_away(id);
+        let stayed_away = std::mem::replace(&mut life.hosted[group].away, away) && away;
+        if !stayed_away {
+            return Ok(());
+        }
+        let actions = || {
+            effects.iter().filter_map(|(of, effect)| match effect {
+                Effect::Action(action) if *of == group => Some(action),
+                _ => None,
+            })
+        };
         // In what it learns it may find that it came back and left again.
         let came_back = |action: &Action| matches!(action, Action::Group(group) if !group.is_away(id));
-        let stays_away = std::mem::replace(&mut life.away, away) && away && !actions.iter().any(came_back);
         let speaks = |action: &&Action| {
             matches!(
                 action,
@@ -52,38 +88,55 @@ impl World {
                     | Action::Append { record: LogRecord::Protocol { .. }, .. }
             )
         };
-        let spoke = actions.iter().find(speaks).filter(|_| stays_away);
+        let spoke = actions().find(speaks).filter(|_| !actions().any(came_back));
         demand(spoke.is_none(), Invariant::AwayIsSilent, || {
             format!("{id} takes no part in the group, and wants {spoke:?} done")
         })
     }
 
-    fn act(&mut self, of: usize, action: Action) -> Checked {
+    fn effect(&mut self, of: usize, group: GroupId, effect: Effect<Waiter, Question>) -> Checked {
+        match effect {
+            Effect::Execute { slot, ballots, batch, clients } => {
+                self.execute_later(of, (group, slot), ballots, batch, clients)
+            }
+            Effect::Read(ReadAt::Slot(slot), questions) => {
+                let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+                life.hosted[group].execution.push(Task::Read { slot, questions });
+                Ok(())
+            }
+            Effect::Read(ReadAt::Slots(_), _) => unreachable!("a group that is alone"),
+            Effect::ReadFailed(questions, error) => {
+                questions.into_iter().for_each(|question| self.fail_read(question, error));
+                Ok(())
+            }
+            Effect::CommandFailed(waiter, error) => self.fail_request(of, group, waiter, error),
+            Effect::Action(action) => self.act(of, group, action),
+        }
+    }
+
+    fn act(&mut self, of: usize, group: GroupId, action: Action) -> Checked {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
+        let replica = life.host.replica(group);
         match action {
-            Action::Append { lsn, record } => self.append(of, lsn, record)?,
-            Action::Send { to, message, after } => self.send_after(of, to, message, after)?,
-            Action::Execute { slot, ballots, batch, requests } => {
-                self.execute_later(of, slot, ballots, batch, requests)?
-            }
-            Action::ReadAt { read, slot } => {
-                life.reads.push(slot, read);
-                self.answer_reads(of)?;
-            }
-            Action::ReadFailed { read, error } => self.fail_read(of, read, error),
-            Action::RequestFailed { request, error } => self.fail_request(of, request, error)?,
+            Action::Append { lsn, record } => self.append(of, group, lsn, record)?,
+            Action::Send { to, message, after } => self.send_after(of, group, to, message, after)?,
             Action::Leader(view) => {
-                life.watch.leader(view, life.replica.group().epoch)?;
+                let epoch = replica.group().epoch;
+                life.hosted[group].watch.leader(view, epoch)?;
                 self.coverage.elections += u64::from(view.leader == Some(machine.id));
                 let leads = view.leader == Some(machine.id);
-                let epoch = life.replica.group().epoch;
                 let mark = if leads { Mark::Leads(epoch, view.ballot) } else { Mark::Follows(epoch, view) };
                 self.note(of, mark, || describe::view(view));
             }
-            Action::Group(group) => {
-                machine.files.knows(&group);
-                self.groups.agrees(machine.id, life.watch.delivered(), &group)?;
+            Action::Group(becomes) => {
+                if group == FIRST {
+                    machine.files.knows(&becomes);
+                }
+                let hosted = &mut life.hosted[group];
+                hosted.retired &= becomes.member(machine.id).is_none();
+                let delivered = hosted.watch.delivered();
+                self.checks[group].groups.agrees(machine.id, delivered, &becomes)?;
             }
             Action::Forked(fork) => {
                 // Whatever is delivered is compared with what others delivered, so a real fork is found before.
@@ -108,88 +161,98 @@ impl World {
                 });
             }
             Action::Retired => {
-                let delivered = life.watch.delivered();
-                self.retires(of, delivered)?;
+                let hosted = &mut life.hosted[group];
+                hosted.retired = true;
+                let delivered = hosted.watch.delivered();
+                self.retires(of, group, delivered)?;
             }
-            Action::Deadline(deadline) => {
-                life.deadline = deadline;
-                self.set_timer(of);
+            Action::TakeSnapshot => life.hosted[group].execution.push(Task::Snapshot),
+            Action::ReadChunk { to, slot, offset, len_max } => {
+                self.read_chunk(of, group, to, slot, offset, len_max);
             }
-            Action::TakeSnapshot => life.execution.push(Task::Snapshot),
-            Action::ReadChunk { to, slot, offset, len_max } => self.read_chunk(of, to, slot, offset, len_max),
-            Action::WriteChunk { info, offset, bytes } => self.write_chunk(of, info, offset, bytes),
-            Action::InstallSnapshot(info) => life.execution.push(Task::Install(info)),
+            Action::WriteChunk { info, offset, bytes } => self.write_chunk(of, group, info, offset, bytes),
+            Action::InstallSnapshot(info) => life.hosted[group].execution.push(Task::Install(info)),
             Action::Trim(through) => {
-                life.watch.trims(through)?;
-                self.coverage.trims += 1;
-                if !self.plan.disk.trim_waits.hit(&mut self.rng) {
-                    machine.disk.trim(through);
-                }
-                self.note(of, Mark::Note, || format!("trims its log through slot {through}"));
+                life.hosted[group].watch.trims(through)?;
+                self.trim(of, group, through);
             }
+            Action::Execute { .. }
+            | Action::ReadAt { .. }
+            | Action::ReadFailed { .. }
+            | Action::RequestFailed { .. }
+            | Action::Deadline(_) => unreachable!("the host has dealt with it"),
         }
         Ok(())
     }
 
-    fn append(&mut self, of: usize, lsn: Lsn, record: LogRecord) -> Checked {
+    fn trim(&mut self, of: usize, group: GroupId, through: Slot) {
+        self.coverage.trims += 1;
+        if !self.plan.disk.trim_waits.hit(&mut self.rng) {
+            self.machines[of].disk.trim(group, through);
+        }
+        self.note(of, Mark::Note, || format!("trims its log through slot {through}"));
+    }
+
+    fn append(&mut self, of: usize, group: GroupId, lsn: Lsn, record: LogRecord) -> Checked {
         self.rests_on_backup(of, &record)?;
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
-        machine.disk.append(lsn, &record);
+        machine.disk.append(group, lsn, &record);
         self.coverage.slots_fetched += u64::from(is_learned(&record));
         if machine.copied {
             // What it writes is set aside, and tells nothing of what the replica said.
             return Ok(());
         }
-        let table = std::sync::Arc::clone(life.replica.history().delivered());
+        let replica = life.host.replica(group);
+        let table = std::sync::Arc::clone(replica.history().delivered());
         // Once the end of an epoch is delivered here, what the epoch has in later slots counts for nothing.
-        let present = life.replica.group();
+        let present = replica.group();
         let ended = matches!(&record, LogRecord::Protocol { epoch, .. } if *epoch < present.epoch);
         let counts = |slot, id| !(ended && slot >= present.first || table.voids(id));
-        self.batches.appended(of, lsn, &record, counts)?;
-        self.votes.appended(of, lsn, &record)?;
-        self.memory.appended(of, lsn, &record)?;
-        self.groups.appended(of, lsn, &record);
-        if let LogRecord::Entered { group, .. } = &record {
-            life.watch.enters(group.epoch);
+        let checks = &mut self.checks[group];
+        checks.batches.appended(of, lsn, &record, counts)?;
+        checks.votes.appended(of, lsn, &record)?;
+        checks.memory.appended(of, lsn, &record)?;
+        checks.groups.appended(of, lsn, &record);
+        if let LogRecord::Entered { group: entered, .. } = &record {
+            life.hosted[group].watch.enters(entered.epoch);
         }
-        self.situations.see(&Sight::Appends { of, record: &record });
-        self.terms.appended(of, lsn, &record)?;
+        checks.situations.see(&Sight::Appends { of, record: &record });
+        checks.terms.appended(of, lsn, &record)?;
         let shown = self.shows_log(of);
         self.note_if(shown, of, Mark::Write, || format!("log {lsn}: {}", describe::record(&record)));
         Ok(())
     }
 
     /// Sends a message once the record that it rests on is durable.
-    fn send_after(&mut self, of: usize, to: To, message: PeerMessage, after: Lsn) -> Checked {
+    fn send_after(&mut self, of: usize, group: GroupId, to: To, message: PeerMessage, after: Lsn) -> Checked {
         if let PeerMessage::Protocol { .. } = &message {
             self.has_backup(of)?;
         }
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
+        let hosted = &mut life.hosted[group];
         match &message {
-            PeerMessage::Protocol { epoch, .. } => life.watch.says(*epoch)?,
+            PeerMessage::Protocol { epoch, .. } => hosted.watch.says(*epoch)?,
             PeerMessage::Pushed { batches, .. } => self.coverage.slots_pushed += batches.len() as u64,
             _ => {}
         }
-        let durable = machine.disk.durable();
-        life.gate.durable(durable);
-        let leaves = life.gate.send(after, (to, message));
-        let Some((to, message)) = leaves else {
-            let held = life.gate.waiting().last().expect("it waits");
+        hosted.gate.durable(machine.disk.durable_of(group));
+        let Some((to, message)) = hosted.gate.send(after, (to, message)) else {
+            let held = hosted.gate.waiting().last().expect("it waits");
             let bytes = held.1.1.encode().len() as u64;
-            life.holds.messages += bytes;
-            life.holds.largest_message = life.holds.largest_message.max(bytes);
+            hosted.holds.messages += bytes;
+            hosted.holds.largest_message = hosted.holds.largest_message.max(bytes);
             return Ok(());
         };
-        machine.disk.relies(after);
+        machine.disk.relies(group, after);
         for &to in to.ids() {
             let life = self.machines[of].life.as_ref().expect("it runs");
-            if life.gate.waiting().any(|(_, (held, _))| held.includes(to)) {
-                self.situations.see(&Sight::Overtakes { message: &message });
+            if life.hosted[group].gate.waiting().any(|(_, (held, _))| held.includes(to)) {
+                self.checks[group].situations.see(&Sight::Overtakes { message: &message });
             }
             let to = self.index(to);
-            self.send(of, to, &message)?;
+            self.send(of, to, group, &message)?;
         }
         Ok(())
     }
@@ -198,60 +261,69 @@ impl World {
     fn execute_later(
         &mut self,
         of: usize,
-        slot: Slot,
+        (group, slot): (GroupId, Slot),
         ballots: Ballots,
         batch: Batch,
-        requests: Vec<(usize, RequestId)>,
+        waiters: Vec<(usize, Waiter)>,
     ) -> Checked {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
-        let bytes = batch.bytes().len() as u64;
-        life.watch.delivers(slot, bytes)?;
-        life.holds.batches += bytes;
+        let (hosted, bytes) = (&mut life.hosted[group], batch.bytes().len() as u64);
+        hosted.watch.delivers(slot, bytes)?;
+        hosted.holds.batches += bytes;
         let id = machine.id;
-        machine.delivered = machine.delivered.max(slot);
-        life.execution.push(Task::Execute { slot, ballots, batch: batch.clone(), requests });
-        let first = slot > self.reference.last();
+        machine.delivered[group] = slot.max(machine.delivered[group]);
+        hosted.execution.push(Task::Execute { slot, ballots, batch: batch.clone(), waiters });
+        let first = slot > self.checks[group].reference.last();
         let mark = Mark::Delivers { first };
         self.note(of, mark, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
-        self.situations.see(&Sight::Delivers { of, first, batch: &batch });
+        let checks = &mut self.checks[group];
+        checks.situations.see(&Sight::Delivers { of, first, batch: &batch });
         if first {
-            let by_reference = self.reference.disseminates() && batch.reconfiguration().is_none();
-            self.batches.delivered(slot, by_reference, &batch)?;
+            let by_reference = checks.reference.disseminates() && batch.reconfiguration().is_none();
+            checks.batches.delivered(slot, by_reference, &batch)?;
         }
-        self.reference.delivered(id, slot, &batch)?;
+        checks.reference.delivered(id, slot, &batch)?;
         for command in batch.commands().filter(|_| first) {
             self.goodput.executed(self.now, &command.payload);
         }
         #[cfg(feature = "kv")]
-        self.leases_end();
-        #[cfg(feature = "kv")]
-        self.decide_leases(slot)?;
-        self.check_clock()?;
-        self.group_moves(slot)?;
-        self.check_chosen(of, slot, ballots, &batch)?;
-        Ok(())
+        if group == FIRST {
+            self.leases_end();
+            self.decide_leases(slot)?;
+        }
+        self.check_clock(group)?;
+        self.group_moves(group, slot)?;
+        self.check_chosen(of, (group, slot), ballots, &batch)
     }
 
-    fn read_chunk(&mut self, of: usize, to: ReplicaId, slot: Slot, offset: u64, len_max: usize) {
+    fn read_chunk(
+        &mut self,
+        of: usize,
+        group: GroupId,
+        to: ReplicaId,
+        slot: Slot,
+        offset: u64,
+        len_max: usize,
+    ) {
         let now = self.time();
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return };
-        let (_, named) = life.book.serve(now, to, GroupId::FIRST, slot, offset);
-        let file = machine.disk.snapshot(named);
+        let (name, named) = life.book.serve(now, to, group, slot, offset);
+        let file = machine.disk.snapshot(name, named);
         let total = file.map_or(0, |file| file.len() as u64);
         let bytes = file.map(|file| {
             let begin = usize::try_from(offset).unwrap_or(usize::MAX).min(file.len());
             file.slice(begin..(begin + len_max).min(file.len()))
         });
         let bytes = bytes.unwrap_or_default();
-        self.notice_after_disk(of, Event::ChunkRead { to, slot, offset, total, bytes });
+        self.notice_after_disk(of, group, Event::ChunkRead { to, slot, offset, total, bytes });
     }
 
-    fn write_chunk(&mut self, of: usize, info: SnapshotInfo, offset: u64, bytes: Bytes) {
+    fn write_chunk(&mut self, of: usize, group: GroupId, info: SnapshotInfo, offset: u64, bytes: Bytes) {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return };
-        let begun = life.book.receive(GroupId::FIRST, info, offset, || Ok::<_, Infallible>(Vec::new()));
+        let begun = life.book.receive(group, info, offset, || Ok::<_, Infallible>(Vec::new()));
         let Ok(receiving) = begun;
         assert_eq!(receiving.len() as u64, offset, "pieces come in order");
         let fails = self.plan.disk.snapshot_fails.hit(&mut self.rng);
@@ -261,7 +333,7 @@ impl World {
             receiving.extend_from_slice(&bytes);
             Event::ChunkWritten { slot: info.slot, end: receiving.len() as u64 }
         };
-        self.notice_after_disk(of, event);
+        self.notice_after_disk(of, group, event);
     }
 
     /// In a script, records are shown only while the disk is what the story is about.
@@ -270,10 +342,10 @@ impl World {
     }
 
     /// Tells a replica something after the time that its disk needs for a piece of a snapshot.
-    pub(super) fn notice_after_disk(&mut self, of: usize, event: Event) {
+    pub(super) fn notice_after_disk(&mut self, of: usize, group: GroupId, event: Event) {
         let (low, high) = self.plan.disk.snapshot;
         let wait = between(&mut self.rng, low, high);
-        self.notice_after(of, wait, event);
+        self.notice_after(of, wait, group, event);
     }
 
     /// The time since the beginning, for what asks for none of a replica's clocks.
@@ -282,22 +354,28 @@ impl World {
     }
 
     /// Writes a snapshot file under its name. How many are left is for the book to say.
-    pub(super) fn name_snapshot(&mut self, of: usize, slot: Slot, bytes: Bytes) -> Result<(), StorageError> {
+    pub(super) fn name_snapshot(
+        &mut self,
+        of: usize,
+        group: GroupId,
+        slot: Slot,
+        bytes: Bytes,
+    ) -> Result<(), StorageError> {
         let now = self.time();
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
         let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
-        life.book.written(GroupId::FIRST, info, None);
-        for (_, kept) in life.book.keep(now, GroupId::FIRST) {
-            let Kept::Newest(count) = kept else { unreachable!("a group that is alone") };
-            machine.disk.write_snapshot(slot, bytes.clone(), count)?;
+        life.book.written(group, info, None);
+        for (group, kept) in life.book.keep(now, group) {
+            let Kept::Newest(count) = kept else { unreachable!("groups that are not merged") };
+            machine.disk.write_snapshot(group, slot, bytes.clone(), count)?;
         }
         Ok(())
     }
 
-    pub(super) fn notice_after(&mut self, of: usize, wait: Duration, event: Event) {
+    pub(super) fn notice_after(&mut self, of: usize, wait: Duration, group: GroupId, event: Event) {
         let life = self.machines[of].lives;
-        self.queue.push(self.now + wait, Happening::Notice { of, life, event: Box::new(event) });
+        self.queue.push(self.now + wait, Happening::Notice { of, life, group, event: Box::new(event) });
     }
 
     /// Begins a sync if there is something to be made durable.
@@ -323,8 +401,8 @@ impl World {
         if machine.in_life(life).is_none() {
             return Ok(());
         }
-        let lsn = match machine.disk.end_sync(self.plan.settings.consensus.planted) {
-            Ok(Some(lsn)) => lsn,
+        let durable = match machine.disk.end_sync(self.plan.settings.consensus.planted) {
+            Ok(Some(durable)) => durable,
             Ok(None) => return Ok(()),
             Err(error) => {
                 self.disk_fails(of, &error);
@@ -333,8 +411,9 @@ impl World {
         };
         let disk = &mut machine.disk;
         // Real files note that a loss is made good, once all that was written is durable. Until then it counts as one.
+        let lsn = disk.durable();
         let all_durable = lsn == disk.last();
-        let votes = machine.life.as_ref().is_some_and(|life| life.replica.may_vote());
+        let votes = machine.life.as_ref().is_some_and(|life| life.host.replicas().all(Replica::may_vote));
         let mut noted = true;
         if let Some(files) = disk.files() {
             noted = votes && all_durable;
@@ -352,27 +431,27 @@ impl World {
                 disk.lost = false;
             }
         }
-        if !self.machines[of].copied {
-            if let Some(epoch) = self.groups.durable(of, lsn) {
-                self.check_prefix(of, epoch)?;
+        let copied = self.machines[of].copied;
+        for &(group, through) in durable.iter().filter(|_| !copied) {
+            if let Some(epoch) = self.checks[group].entered(of, through) {
+                self.check_prefix(of, group, epoch)?;
             }
-            self.votes.durable(of, lsn)?;
-            self.batches.durable(of, lsn);
-            self.memory.durable(of, lsn)?;
-            self.terms.durable(of, lsn)?;
+            self.checks[group].durable(of, through)?;
         }
         let shown = self.shows_log(of);
         self.note_if(shown, of, Mark::Durable, || format!("log durable to {lsn}"));
-        self.happen(Happening::Notice { of, life, event: Box::new(Event::Durable(lsn)) })?;
+        let groups = durable.into_iter().map(|(group, _)| group).collect();
+        self.happen(Happening::Progress { of, life, groups })?;
         self.write_log(of);
         Ok(())
     }
 
     /// Checks that a replica that has durably entered an epoch holds everything that was decided before it, or lost
     /// some of it.
-    fn check_prefix(&self, of: usize, epoch: Epoch) -> Checked {
+    fn check_prefix(&self, of: usize, group: GroupId, epoch: Epoch) -> Checked {
         let machine = &self.machines[of];
-        let missing = machine.disk.missing_before(self.groups.first_of(epoch)).filter(|_| !machine.disk.lost);
+        let first = self.checks[group].groups.first_of(epoch);
+        let missing = machine.disk.missing_before(group, first).filter(|_| !machine.disk.lost);
         demand(missing.is_none(), Invariant::WholePrefix, || {
             format!(
                 "{} has entered epoch {epoch}; its disk lacks slot {}",
@@ -382,20 +461,21 @@ impl World {
         })
     }
 
-    /// Lets the messages leave whose records are durable.
-    pub(super) fn release(&mut self, of: usize) -> Checked {
+    /// Lets the messages of a group leave whose records are durable.
+    pub(super) fn release(&mut self, of: usize, group: GroupId) -> Checked {
         let machine = &mut self.machines[of];
-        let durable = machine.disk.durable();
+        let durable = machine.disk.durable_of(group);
         let Some(life) = &mut machine.life else { return Ok(()) };
-        life.gate.durable(durable);
-        let ready: Vec<_> = std::iter::from_fn(|| life.gate.leave()).collect();
-        ready.iter().for_each(|(after, _)| machine.disk.relies(*after));
-        life.holds.messages -=
+        let hosted = &mut life.hosted[group];
+        hosted.gate.durable(durable);
+        let ready: Vec<_> = std::iter::from_fn(|| hosted.gate.leave()).collect();
+        ready.iter().for_each(|(after, _)| machine.disk.relies(group, *after));
+        hosted.holds.messages -=
             ready.iter().map(|(_, (_, message))| message.encode().len() as u64).sum::<u64>();
         for (_, (to, message)) in ready {
             for &to in to.ids() {
                 let to = self.index(to);
-                self.send(of, to, &message)?;
+                self.send(of, to, group, &message)?;
             }
         }
         Ok(())

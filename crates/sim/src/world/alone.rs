@@ -4,15 +4,14 @@
 use std::{collections::BTreeSet, rc::Rc};
 
 use fastrand::Rng;
-use synod_replica::{Outcome, ReadId, RequestError, RequestId};
-use synod_wire::Slot;
+use synod_replica::{Outcome, RequestError};
+use synod_wire::GroupId;
 
 use super::{Happening, World, guests::Guests};
 use crate::{
-    check::{Checked, Violation},
+    check::Violation,
     guest::{AnyGuest, Hosting},
     plan::Plan,
-    situations::Sight,
 };
 
 /// What serves those who watch at a replica: nothing.
@@ -35,7 +34,6 @@ pub(super) fn is_question(_: &Happening) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     stamp: u64,
-    pub(super) asked: u64,
 }
 
 impl Clients {
@@ -112,7 +110,7 @@ impl World {
 
     /// Gives replicas that have become members since such a client, too.
     pub(super) fn probe_members(&mut self) {
-        for of in self.probes_missing() {
+        for (_, of) in self.probes_missing() {
             let Some(guests) = &mut self.guests else { return };
             if guests.probes.asked.insert(of) {
                 let client = guests.add_probe(of);
@@ -122,43 +120,9 @@ impl World {
     }
 
     /// The members that have not served yet.
-    pub(super) fn probes_missing(&self) -> Vec<usize> {
+    pub(super) fn probes_missing(&self) -> Vec<(GroupId, usize)> {
         let Some(guests) = &self.guests else { return Vec::new() };
-        let members = self.reference.group().members.iter().map(|member| self.index(member.id));
-        members.filter(|of| !self.is_out(*of) && !guests.has_served(*of)).collect()
-    }
-
-    /// A replica has the outcome of a command.
-    pub(super) fn answer_request(&mut self, _: usize, request: RequestId, outcome: Outcome) -> Checked {
-        match self.operator.answered(request) {
-            Some(asked) => self.change_answered(asked, outcome),
-            None => self.guest_answered(request, &outcome).map(|_| ()),
-        }
-    }
-
-    pub(super) fn fail_request(&mut self, of: usize, request: RequestId, error: RequestError) -> Checked {
-        self.situations.see(&Sight::Fails(error));
-        self.answer_request(of, request, Outcome::Error(error))
-    }
-
-    pub(super) fn fail_read(&mut self, _: usize, read: ReadId, error: RequestError) {
-        self.guest_read_failed(read, error);
-    }
-
-    /// Answers the reads whose slot is executed.
-    pub(super) fn answer_reads(&mut self, of: usize) -> Checked {
-        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let applied: Slot = life.executor.applied();
-        let ready: Vec<_> = life.reads.reached(|slot| *slot <= applied).collect();
-        for read in ready {
-            self.guest_read(of, read)?;
-        }
-        Ok(())
-    }
-
-    /// A replica crashes, which the clients that wait for it notice.
-    pub(super) fn hang_up_clients(&mut self, of: usize) {
-        self.operator.hangs_up(of);
-        self.hang_up_guests(of);
+        let missing = |(_, of): &(GroupId, usize)| !self.is_out(*of) && !guests.has_served(*of);
+        self.members().into_iter().filter(missing).collect()
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use synod_replica::LogRecord;
 
-use super::World;
+use super::{FIRST, World};
 use crate::{
     backup,
     check::{Checked, Invariant, demand, slots},
@@ -48,8 +48,12 @@ impl World {
         let Some(life) = self.machines[of].life.as_ref().filter(|_| self.backup.is_some()) else {
             return Ok(());
         };
-        demand(life.watch.delivered() >= backup::SLOT, Invariant::WholePrefix, || {
-            format!("r{} takes part in epoch {}, and lacks the backup", of + 1, life.replica.group().epoch)
+        demand(life.hosted[FIRST].watch.delivered() >= backup::SLOT, Invariant::WholePrefix, || {
+            format!(
+                "r{} takes part in epoch {}, and lacks the backup",
+                of + 1,
+                life.replica(FIRST).group().epoch
+            )
         })
     }
 }

@@ -11,10 +11,10 @@ use std::{
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_replica::{ReadId, RequestError, RequestId, SessionCommand};
-use synod_wire::SessionId;
+use synod_replica::{RequestError, SessionCommand};
+use synod_wire::{GroupId, SessionId};
 
-use super::{Happening, World};
+use super::{FIRST, Happening, World};
 use crate::{
     backup::{self, Backup},
     chart,
@@ -22,12 +22,14 @@ use crate::{
     describe,
     network::between,
     ops::{Answer, Key, Op, Order, Other, draw_lease_op},
+    per_group::PerGroup,
     plan::Plan,
 };
 
 /// A question on its way to a replica.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
+    pub(super) group: GroupId,
     pub(super) client: usize,
     pub(super) worker: usize,
     pub(super) attempt: u64,
@@ -96,6 +98,8 @@ enum Session {
 
 #[derive(Debug)]
 struct Client {
+    /// The group that the client asks.
+    group: GroupId,
     /// The replica that the client asks.
     home: usize,
     session: Session,
@@ -118,13 +122,6 @@ enum Probe {
     Done,
 }
 
-/// A question that a replica works on.
-#[derive(Debug)]
-pub(super) struct Pending {
-    pub(super) at: usize,
-    pub(super) ask: Ask,
-}
-
 /// Whether something is on its way from a client to a replica.
 pub(super) fn is_question(happening: &Happening) -> bool {
     matches!(happening, Happening::Asked { .. })
@@ -136,14 +133,13 @@ pub(crate) struct Clients {
     clients: Vec<Client>,
     /// The clients from this one on probe the members.
     probed_from: usize,
-    pub(super) history: Vec<Done>,
+    /// What was done in each group.
+    pub(super) history: PerGroup<Vec<Done>>,
     /// The leases that the log has ended by its clock.
     pub(super) ended: Vec<EndedLease>,
     /// Counts invocations and returns.
     pub(super) stamp: u64,
     pub(super) asked: u64,
-    pub(super) requests: BTreeMap<RequestId, Pending>,
-    pub(super) reads: BTreeMap<ReadId, Pending>,
     pub(super) rng: Rng,
     /// What was asked in each attempt, in a script.
     pub(super) scripted: BTreeMap<u64, Scripted>,
@@ -171,20 +167,18 @@ impl Clients {
             let direct = index < plan.clients.direct;
             let workers = if direct { 1 } else { plan.clients.pipeline };
             let session = if direct { Session::Unwanted } else { Session::Closed };
-            clients.push(Client::new(rng.usize(0..plan.replicas), session, workers));
+            let group = GroupId((index % plan.groups) as u16);
+            clients.push(Client::new(group, rng.usize(0..plan.replicas), session, workers));
         }
-        let (requests, reads) = (BTreeMap::new(), BTreeMap::new());
         let scripted = BTreeMap::new();
         let probed_from = clients.len();
         Clients {
             clients,
             probed_from,
-            history: Vec::new(),
+            history: (0..plan.groups).map(|_| Vec::new()).collect(),
             ended: Vec::new(),
             stamp: 0,
             asked: 0,
-            requests,
-            reads,
             rng,
             scripted,
         }
@@ -193,7 +187,12 @@ impl Clients {
     /// How many operations there were, and how many of them have an unknown outcome.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let unknown = |done: &&Done| !done.void && done.returned.is_none();
-        (self.history.len(), self.history.iter().filter(unknown).count())
+        (self.operations(), self.history.all().flatten().filter(unknown).count())
+    }
+
+    /// How many operations there were.
+    fn operations(&self) -> usize {
+        self.history.all().map(Vec::len).sum()
     }
 
     pub(super) fn stamp(&mut self) -> u64 {
@@ -202,9 +201,9 @@ impl Clients {
     }
 
     fn draw_op(&mut self, client: usize, plan: &Plan) -> Op {
+        let id = self.operations() as u64;
         let rng = &mut self.rng;
         let client = &self.clients[client];
-        let id = self.history.len() as u64;
         let key = rng.u8(1..=plan.clients.keys);
         let last = rng.u8(key..=plan.clients.keys);
         let known = client.known.get(&key).copied().unwrap_or(0);
@@ -245,8 +244,9 @@ impl Clients {
 }
 
 impl Client {
-    fn new(home: usize, session: Session, workers: usize) -> Client {
+    fn new(group: GroupId, home: usize, session: Session, workers: usize) -> Client {
         Client {
+            group,
             home,
             session,
             outstanding: BTreeSet::new(),
@@ -261,7 +261,7 @@ impl Client {
 impl World {
     /// Notes which leases have ended by what was just delivered for the first time.
     pub(super) fn leases_end(&mut self) {
-        for (lease, revision, place) in self.reference.take_ended() {
+        for (lease, revision, place) in self.checks[FIRST].reference.take_ended() {
             let lease = lease.try_into().expect("clients use few");
             let delivered = self.clients.stamp();
             self.clients.ended.push(EndedLease { lease, delivered, place, revision });
@@ -272,8 +272,14 @@ impl World {
     /// Looks for an order of everything that clients did. Returns true if the search was given up.
     pub(super) fn check_clients(&self) -> Result<bool, Violation> {
         let begins = self.backup.as_ref().map_or_else(Model::default, Backup::model);
-        let Clients { history, ended, .. } = &self.clients;
-        check_history(begins, history, ended, |payload| self.reference.reply(payload))
+        let mut undecided = false;
+        for (group, history) in self.clients.history.iter() {
+            // Clients use leases of the first group only, and a backup has no other.
+            let ended = if group == FIRST { &self.clients.ended[..] } else { &[] };
+            let reference = &self.checks[group].reference;
+            undecided |= check_history(begins.clone(), history, ended, |payload| reference.reply(payload))?;
+        }
+        Ok(undecided)
     }
 
     /// Has all workers begin to think.
@@ -313,9 +319,9 @@ impl World {
         }
         let op = match clients.clients[index].probe {
             Some(Probe::Done) => return Ok(()),
-            Some(Probe::Write) => Op::Put { key: 1, value: clients.history.len() as u64 },
+            Some(Probe::Write) => Op::Put { key: 1, value: clients.operations() as u64 },
             Some(Probe::Read) => Op::Get { first: 1, last: plan.keys },
-            None if clients.history.len() >= plan.operations => return Ok(()),
+            None if clients.operations() >= plan.operations => return Ok(()),
             None if plan.stale_reads.hit(&mut clients.rng) => {
                 let of = clients.clients[index].home;
                 self.queue.push(self.now, Happening::Peek { of });
@@ -324,19 +330,20 @@ impl World {
             }
             None => clients.draw_op(index, &self.plan),
         };
-        let id = clients.history.len() as u64;
+        let (id, group) = (clients.operations() as u64, clients.clients[index].group);
         let padding = clients.rng.usize(0..=plan.padding_max);
         self.coverage.large_values += u64::from(padding >= LARGE_VALUE_BYTES);
         let payload = op.encode(id, padding);
         if !op.is_read() {
-            self.reference.submitted(&payload);
+            self.checks[group].reference.submitted(&payload);
             self.goodput.asked(&payload);
         }
         let invoked = clients.stamp();
         let read = op.is_read();
-        clients.history.push(Done { op, payload, invoked, returned: None, void: read });
+        let history = &mut clients.history[group];
+        history.push(Done { op, payload, invoked, returned: None, void: read });
         let client = &mut clients.clients[index];
-        client.workers[worker].op = Some(clients.history.len() - 1);
+        client.workers[worker].op = Some(history.len() - 1);
         if !read && let Session::Open { next, .. } = &mut client.session {
             client.outstanding.insert(*next);
             let lowest = *client.outstanding.first().expect("this one is outstanding");
@@ -353,13 +360,12 @@ impl World {
         clients.asked += 1;
         let attempt = clients.asked;
         let client = &mut clients.clients[index];
+        let (group, history) = (client.group, &clients.history[client.group]);
         let state = &mut client.workers[worker];
         state.attempt = attempt;
         let (kind, payload, session) = match state.op {
             None => (Kind::OpenSession, Bytes::new(), None),
-            Some(op) if clients.history[op].op.is_read() => {
-                (Kind::Read, clients.history[op].payload.clone(), None)
-            }
+            Some(op) if history[op].op.is_read() => (Kind::Read, history[op].payload.clone(), None),
             Some(op) => {
                 let session = match client.session {
                     Session::Open { id, .. } => Some(SessionCommand {
@@ -369,14 +375,14 @@ impl World {
                     }),
                     _ => None,
                 };
-                (Kind::Command, clients.history[op].payload.clone(), session)
+                (Kind::Command, history[op].payload.clone(), session)
             }
         };
         if kind == Kind::OpenSession {
-            self.reference.submitted(&payload);
+            self.checks[group].reference.submitted(&payload);
         }
         let of = client.home;
-        let ask = Ask { client: index, worker, attempt, session, kind, payload };
+        let ask = Ask { group, client: index, worker, attempt, session, kind, payload };
         self.trace.line(self.now, || format!("c{index}.{worker:<7}→ r{}  {}", of + 1, describe_ask(&ask)));
         self.chart(|chart| {
             chart.asks(attempt, of, format!("c{index}.{worker} asks: {}", describe_ask(&ask)))
@@ -421,6 +427,7 @@ impl World {
     fn replied(&mut self, index: usize, worker: usize, reply: &Bytes) -> Checked {
         let clients = &mut self.clients;
         let client = &mut clients.clients[index];
+        let group = client.group;
         let Some(op) = client.workers[worker].op.take() else {
             let id = reply[..].try_into().map(u64::from_le_bytes).map_err(|_| Violation {
                 invariant: Invariant::Sound,
@@ -431,11 +438,12 @@ impl World {
             self.think_later(index, worker, self.plan.clients.think);
             return Ok(());
         };
-        if !clients.history[op].op.is_read() {
+        let done = &clients.history[group][op].op;
+        if !done.is_read() {
             client.outstanding.remove(&client.workers[worker].sequence);
         }
-        let Some(answer) = Answer::decode(&clients.history[op].op, reply) else {
-            let detail = format!("{:?} got a reply of another kind", clients.history[op].op);
+        let Some(answer) = Answer::decode(done, reply) else {
+            let detail = format!("{done:?} got a reply of another kind");
             return Err(Violation { invariant: Invariant::Sound, detail });
         };
         client.revision = client.revision.max(answer.revision().unwrap_or(0));
@@ -445,7 +453,7 @@ impl World {
             Probe::Read | Probe::Done => Probe::Done,
         });
         let returned = Some((clients.stamp(), answer));
-        let done = &mut clients.history[op];
+        let done = &mut clients.history[group][op];
         (done.returned, done.void) = (returned, false);
         self.goodput.answered(&done.payload);
         self.think_later(index, worker, self.plan.clients.think);
@@ -493,7 +501,7 @@ impl World {
         if client.session == Session::Unwanted
             && let Some(op) = client.workers[worker].op.take()
         {
-            clients.history[op].void = true;
+            clients.history[client.group][op].void = true;
         }
         self.move_on(index, worker, false);
     }
@@ -503,7 +511,8 @@ impl World {
         let client = &mut self.clients.clients[index];
         client.outstanding.remove(&client.workers[worker].sequence);
         if let Some(op) = client.workers[worker].op.take() {
-            self.goodput.does_not_count(&self.clients.history[op].payload);
+            let group = client.group;
+            self.goodput.does_not_count(&self.clients.history[group][op].payload);
         }
         self.think_later(index, worker, self.plan.clients.think);
     }
@@ -513,13 +522,13 @@ impl World {
     /// `waited`: it took too long.
     fn unknown(&mut self, index: usize, worker: usize, waited: bool) {
         let client = &mut self.clients.clients[index];
-        let op = client.workers[worker].op;
+        let (group, op) = (client.group, client.workers[worker].op);
         let asks_again = client.session != Session::Unwanted;
         if !asks_again {
             client.workers[worker].op = None;
         }
         if let Some(op) = op {
-            let payload = &self.clients.history[op].payload;
+            let payload = &self.clients.history[group][op].payload;
             if waited {
                 self.goodput.given_up(payload, asks_again);
             } else if !asks_again {
@@ -554,7 +563,7 @@ impl World {
         let mut idle = Vec::new();
         for (worker, state) in client.workers.iter_mut().enumerate() {
             if let Some(op) = state.op.take() {
-                self.goodput.does_not_count(&self.clients.history[op].payload);
+                self.goodput.does_not_count(&self.clients.history[client.group][op].payload);
                 state.attempt = NO_ATTEMPT;
                 idle.push(worker);
             }
@@ -586,25 +595,25 @@ impl World {
 
     /// Gives replicas that have become members since such a client, too.
     pub(super) fn probe_members(&mut self) {
-        let group = self.reference.group();
-        let members: Vec<usize> = group.members.iter().map(|member| self.index(member.id)).collect();
-        for of in members {
-            if self.is_out(of) || self.probes().any(|client| client.home == of) {
+        for (group, of) in self.members() {
+            let is_probed = |client: &Client| (client.group, client.home) == (group, of);
+            if self.is_out(of) || self.probes().any(is_probed) {
                 continue;
             }
-            let mut probe = Client::new(of, Session::Unwanted, 1);
+            let mut probe = Client::new(group, of, Session::Unwanted, 1);
             probe.probe = Some(Probe::Write);
             self.clients.clients.push(probe);
             self.think_later(self.clients.clients.len() - 1, 0, (Duration::ZERO, Duration::ZERO));
         }
     }
 
-    /// The members at which no write or no read has succeeded yet.
-    pub(super) fn probes_missing(&self) -> Vec<usize> {
-        let done =
-            |of: &usize| self.probes().any(|client| client.home == *of && client.probe == Some(Probe::Done));
-        let members = self.reference.group().members.iter().map(|member| self.index(member.id));
-        members.filter(|of| !self.is_out(*of) && !done(of)).collect()
+    /// The members of groups at which no write or no read has succeeded yet.
+    pub(super) fn probes_missing(&self) -> Vec<(GroupId, usize)> {
+        let done = |(group, of): &(GroupId, usize)| {
+            let at = |client: &Client| (client.group, client.home) == (*group, *of);
+            self.probes().any(|client| at(client) && client.probe == Some(Probe::Done))
+        };
+        self.members().into_iter().filter(|member| !self.is_out(member.1) && !done(member)).collect()
     }
 }
 

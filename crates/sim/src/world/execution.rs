@@ -6,7 +6,9 @@ use bytes::Bytes;
 use synod_replica::{Event, Installed, SnapshotInfo};
 use synod_wire::{Ballots, Batch, GroupId, Slot};
 
-use super::{Happening, World, lives::restore, machine::Task, replaced};
+use super::{
+    FIRST, Happening, World, checks::GroupChecks, lives::restore, machine::Task, replaced, waiting::Waiter,
+};
 use crate::{
     chart::Mark,
     check::{Checked, Invariant, demand},
@@ -21,72 +23,81 @@ const BURST_MAX: usize = 8;
 const DIGEST_EVERY: u64 = 8;
 
 impl World {
-    /// Wakes the executor if it sleeps and has something to do.
-    pub(super) fn go_on_executing(&mut self, of: usize) {
+    /// Wakes the executor of a group if it sleeps and has something to do.
+    pub(super) fn go_on_executing(&mut self, of: usize, group: GroupId) {
         let Some(life) = &mut self.machines[of].life else { return };
-        if !life.execution.wake() {
+        if !life.hosted[group].execution.wake() {
             return;
         }
         let life = life.number;
         let (low, high) = self.plan.execute;
         let wait = between(&mut self.rng, low, high);
-        self.queue.push(self.now + wait, Happening::Execute { of, life });
+        self.queue.push(self.now + wait, Happening::Execute { of, life, group });
     }
 
-    /// The executor does some of its tasks.
-    pub(super) fn execute(&mut self, of: usize, number: u64) -> Checked {
-        let mut executed = None;
+    /// The executor of a group does some of its tasks.
+    pub(super) fn execute(&mut self, of: usize, number: u64, group: GroupId) -> Checked {
+        let mut executed = false;
         for _ in 0..BURST_MAX {
             let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-            let Some(task) = life.execution.begin() else { break };
+            let hosted = &mut life.hosted[group];
+            let Some(task) = hosted.execution.begin() else { break };
             match task {
-                Task::Execute { slot, ballots, batch, requests } => {
-                    life.holds.batches -= batch.bytes().len() as u64;
-                    let known = slot <= life.executor.applied();
-                    // Every other slot as if somebody waited for all of it, so that replies are compared as well as
-                    // states.
-                    let asked = |place| requests.iter().any(|(of, _)| *of == place);
-                    let awaited = |place| slot.0 % 2 == 0 || asked(place);
-                    let outcomes = life.executor.execute(slot, ballots, &batch, awaited);
-                    if !known {
-                        self.reference.executed(self.machines[of].id, slot, &outcomes)?;
-                        #[cfg(feature = "kv")]
-                        self.check_leases(of, slot)?;
-                    }
-                    executed = Some(slot);
-                    for (place, request) in requests {
-                        self.answer_request(of, request, outcomes[place].clone())?;
-                    }
-                    self.check_guest(of)?;
-                    if slot.0 % DIGEST_EVERY == 0 {
-                        self.check_state(of)?;
-                    }
+                Task::Execute { slot, ballots, batch, waiters } => {
+                    self.execute_batch(of, (group, slot), ballots, &batch, waiters)?;
+                    executed = true;
                 }
-                Task::Snapshot => self.freeze(of)?,
-                Task::Install(info) => self.install(of, info)?,
+                Task::Read { slot, questions } => {
+                    questions.into_iter().for_each(|question| hosted.reads.push(slot, question));
+                }
+                Task::Snapshot => self.freeze(of, group)?,
+                Task::Install(info) => self.install(of, group, info)?,
             }
             let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-            life.execution.done();
+            life.hosted[group].execution.done();
+            self.answer_reads(of, group)?;
         }
-        self.answer_reads(of)?;
         let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-        life.execution.sleep();
-        self.go_on_executing(of);
-        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-        match executed {
-            Some(slot) => {
-                let clock = life.executor.clocked(GroupId::FIRST);
-                self.step(of, Event::Executed { slot, clock })
-            }
-            None => Ok(()),
-        }
+        life.hosted[group].execution.sleep();
+        self.go_on_executing(of, group);
+        if executed { self.see_progress(of, group) } else { Ok(()) }
     }
 
-    /// The replicated clock shows no more than what went by, as the fastest clock would measure it. A tick measures at
-    /// most one jump of its proposer's clock, and is bounded.
-    pub(super) fn check_clock(&self) -> Checked {
+    fn execute_batch(
+        &mut self,
+        of: usize,
+        (group, slot): (GroupId, Slot),
+        ballots: Ballots,
+        batch: &Batch,
+        waiters: Vec<(usize, Waiter)>,
+    ) -> Checked {
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        let hosted = &mut life.hosted[group];
+        hosted.holds.batches -= batch.bytes().len() as u64;
+        let known = slot <= hosted.executor.applied();
+        // Every other slot as if somebody waited for all of it, so that replies are compared as well as states.
+        let asked = |place| waiters.iter().any(|(of, _)| *of == place);
+        let awaited = |place| slot.0 % 2 == 0 || asked(place);
+        let outcomes = hosted.executor.execute(slot, ballots, batch, awaited);
+        if !known {
+            self.checks[group].reference.executed(self.machines[of].id, slot, &outcomes)?;
+            #[cfg(feature = "kv")]
+            if group == FIRST {
+                self.check_leases(of, slot)?;
+            }
+        }
+        for (place, waiter) in waiters {
+            self.answer_request(of, waiter, outcomes[place].clone())?;
+        }
+        self.check_guest(of)?;
+        if slot.0 % DIGEST_EVERY == 0 { self.check_state(of, group) } else { Ok(()) }
+    }
+
+    /// The replicated clock of a group shows no more than what went by, as the fastest clock would measure it. A tick
+    /// measures at most one jump of its proposer's clock, and is bounded.
+    pub(super) fn check_clock(&self, group: GroupId) -> Checked {
         let elapsed = self.now.since(Moment::START);
-        let shows = self.reference.clock();
+        let shows = self.checks[group].reference.clock();
         demand(shows <= elapsed + self.clock_error(), Invariant::ClockNotFast, || {
             format!(
                 "the replicated clock shows {shows:?} after {elapsed:?}, with {} jumps of clocks",
@@ -103,25 +114,32 @@ impl World {
     }
 
     /// Compares a replica's state with the reference.
-    pub(super) fn check_state(&self, of: usize) -> Checked {
+    pub(super) fn check_state(&self, of: usize, group: GroupId) -> Checked {
         let Some(life) = &self.machines[of].life else { return Ok(()) };
-        self.reference.state(self.machines[of].id, &life.executor)
+        self.checks[group].reference.state(self.machines[of].id, &life.hosted[group].executor)
     }
 
     /// What is delivered must have been chosen: durably accepted by a quorum in one ballot. Where the log says who
     /// votes, it says what the group says.
-    pub(super) fn check_chosen(&self, of: usize, slot: Slot, ballots: Ballots, batch: &Batch) -> Checked {
-        let epoch = self.reference.epoch(slot);
-        let (chosen, below) = if self.reference.protocol(slot).has_terms() {
-            let term = self.terms.committed_in(epoch, slot).unwrap_or_default();
-            (self.terms.committed(epoch, slot), ballots.decided.round < term)
+    pub(super) fn check_chosen(
+        &self,
+        of: usize,
+        (group, slot): (GroupId, Slot),
+        ballots: Ballots,
+        batch: &Batch,
+    ) -> Checked {
+        let GroupChecks { groups, votes, terms, reference, .. } = &self.checks[group];
+        let epoch = reference.epoch(slot);
+        let (chosen, below) = if reference.protocol(slot).has_terms() {
+            let term = terms.committed_in(epoch, slot).unwrap_or_default();
+            (terms.committed(epoch, slot), ballots.decided.round < term)
         } else {
-            let ballot = self.votes.chosen_in(epoch, slot).unwrap_or_default();
-            (self.votes.chosen(epoch, slot), ballots.decided < ballot)
+            let ballot = votes.chosen_in(epoch, slot).unwrap_or_default();
+            (votes.chosen(epoch, slot), ballots.decided < ballot)
         };
         let is_it = |chosen: &Batch| chosen == batch || chosen.stands_for(batch);
         if !chosen.is_some_and(is_it)
-            && let Some(before) = self.votes.chosen_before(epoch, slot, batch)
+            && let Some(before) = votes.chosen_before(epoch, slot, batch)
         {
             return demand(false, Invariant::VoidAfterTheEnd, || {
                 format!("r{} delivers in slot {slot} what epoch {before} chose there, after its end", of + 1)
@@ -133,72 +151,83 @@ impl World {
         demand(!below, Invariant::DecidedBallot, || {
             format!("r{} says that ballot {} decided slot {slot}; a higher one did", of + 1, ballots.decided)
         })?;
-        self.terms.agrees(epoch, slot, self.groups.after(slot))
+        terms.agrees(epoch, slot, groups.after(slot))
     }
 
-    fn freeze(&mut self, of: usize) -> Checked {
+    fn freeze(&mut self, of: usize, group: GroupId) -> Checked {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let (number, slot) = (life.number, life.executor.applied());
+        let (number, executor) = (life.number, &mut life.hosted[group].executor);
+        let slot = executor.applied();
         if self.plan.disk.snapshot_fails.hit(&mut self.rng) {
-            self.notice_after_disk(of, Event::SnapshotTaken(None));
+            self.notice_after_disk(of, group, Event::SnapshotTaken(None));
             return Ok(());
         }
         let mut file = Vec::new();
-        life.executor.freeze().write_to(&mut file).expect("memory takes everything");
+        executor.freeze().write_to(&mut file).expect("memory takes everything");
         let (low, high) = self.plan.disk.snapshot;
         let wait = between(&mut self.rng, low, high);
-        let happening = Happening::SnapshotWritten { of, life: number, slot, bytes: file.into() };
+        let happening = Happening::SnapshotWritten { of, life: number, group, slot, bytes: file.into() };
         self.queue.push(self.now + wait, happening);
-        self.check_state(of)
+        self.check_state(of, group)
     }
 
     /// A snapshot file is complete and durable; one that a crash interrupts does not exist.
-    pub(super) fn snapshot_written(&mut self, of: usize, number: u64, slot: Slot, bytes: Bytes) -> Checked {
+    pub(super) fn snapshot_written(
+        &mut self,
+        of: usize,
+        number: u64,
+        group: GroupId,
+        slot: Slot,
+        bytes: Bytes,
+    ) -> Checked {
         let machine = &mut self.machines[of];
         if machine.in_life(number).is_none() {
             return Ok(());
         }
         let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
-        if let Err(error) = self.name_snapshot(of, slot, bytes) {
+        if let Err(error) = self.name_snapshot(of, group, slot, bytes) {
             self.note(of, Mark::Note, || format!("cannot write a snapshot: {error}"));
-            self.notice_after(of, Duration::ZERO, Event::SnapshotTaken(None));
+            self.notice_after(of, Duration::ZERO, group, Event::SnapshotTaken(None));
             return Ok(());
         }
         if let Some(life) = &mut self.machines[of].life {
-            life.watch.snapshot(slot)?;
+            life.hosted[group].watch.snapshot(slot)?;
         }
         self.coverage.snapshots_taken += 1;
         self.note(of, Mark::Note, || format!("has a snapshot to slot {slot}"));
-        self.notice_after(of, Duration::ZERO, Event::SnapshotTaken(Some(info)));
+        self.notice_after(of, Duration::ZERO, group, Event::SnapshotTaken(Some(info)));
         Ok(())
     }
 
     /// The received snapshot becomes a file of this replica, and its state.
-    fn install(&mut self, of: usize, info: SnapshotInfo) -> Checked {
+    fn install(&mut self, of: usize, group: GroupId, info: SnapshotInfo) -> Checked {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
-        let bytes: Bytes = life.book.received(GroupId::FIRST, info).unwrap_or_default().into();
+        let bytes: Bytes = life.book.received(group, info).unwrap_or_default().into();
         demand(bytes.len() as u64 == info.bytes, Invariant::Sound, || {
             format!("r{} installs a snapshot of {} bytes; it has {}", of + 1, info.bytes, bytes.len())
         })?;
-        if info.slot > life.executor.applied() {
-            restore(&mut life.executor, info.slot, &bytes)?;
+        let hosted = &mut life.hosted[group];
+        if info.slot > hosted.executor.applied() {
+            restore(&mut hosted.executor, info.slot, &bytes)?;
+            hosted.watch.restores(info.slot);
             replaced(&mut life.service);
         }
-        if let Err(error) = self.name_snapshot(of, info.slot, bytes) {
+        if let Err(error) = self.name_snapshot(of, group, info.slot, bytes) {
             // Its state is ahead of its files already.
             self.disk_fails(of, &error);
             return Ok(());
         }
         self.coverage.snapshots_installed += 1;
         self.note(of, Mark::Note, || format!("installs the snapshot to slot {}", info.slot));
-        self.check_state(of)?;
+        self.check_state(of, group)?;
         self.check_guest(of)?;
         let Some(life) = &self.machines[of].life else { return Ok(()) };
-        let (ballots, group) = (life.executor.ballots(), life.executor.group().clone());
-        let history = life.executor.history().clone();
-        let installed = Installed { info, ballots, group, history };
-        self.notice_after_disk(of, Event::SnapshotInstalled(Some(Box::new(installed))));
+        let executor = &life.hosted[group].executor;
+        let (ballots, present) = (executor.ballots(), executor.group().clone());
+        let history = executor.history().clone();
+        let installed = Installed { info, ballots, group: present, history };
+        self.notice_after_disk(of, group, Event::SnapshotInstalled(Some(Box::new(installed))));
         Ok(())
     }
 }

@@ -3,11 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
-use synod_consensus::Role;
 use synod_replica::{Goal, Waiting};
-use synod_wire::{Lsn, ReplicaId, Slot};
+use synod_wire::{GroupId, Lsn, ReplicaId, Slot};
 
-use super::{Happening, World, machine::Machine};
+use super::{FIRST, Happening, World, checks::GroupChecks, machine::Machine};
 use crate::{
     chart::Mark,
     check::{Checked, Invariant, Violation},
@@ -139,11 +138,8 @@ impl World {
 
     /// The machine that a fault hits: the leader's, or any.
     fn victim(&mut self) -> usize {
-        let leads = |of: &usize| {
-            let life = self.machines[*of].life.as_ref();
-            life.is_some_and(|life| life.replica.status().protocol.role == Role::Leader)
-        };
-        let leader = (0..self.machines.len()).find(leads);
+        let group = self.some_group();
+        let leader = self.leader_of(group).map(|id| self.index(id));
         let hits_leader = self.plan.faults.leader.hit(&mut self.faults.rng);
         let anybody = self.faults.rng.usize(0..self.machines.len());
         leader.filter(|_| hits_leader).unwrap_or(anybody)
@@ -163,7 +159,7 @@ impl World {
                 if self.may_lose(of) {
                     self.crash_for_a_while(of);
                     self.note(of, Mark::Note, || "finds its newest snapshot damaged".to_owned());
-                    self.machines[of].disk.damage_snapshot();
+                    self.machines[of].disk.damage_snapshot(FIRST);
                     self.coverage.snapshots_damaged += 1;
                 }
             }
@@ -246,7 +242,7 @@ impl World {
         machine.lives > 0
             && !machine.retired
             && (machine.disk.lost
-                || self.groups.needed().all(|group| holds(&group.voters().collect::<Vec<_>>()))
+                || self.checks[FIRST].groups.needed().all(|group| holds(&group.voters().collect::<Vec<_>>()))
                     && self.possible_voters().iter().all(|voters| holds(voters)))
     }
 
@@ -311,7 +307,7 @@ impl World {
     /// or not.
     fn bridge(&mut self) -> Checked {
         let Some(leader) = self.leader().map(|id| self.index(id)) else { return Ok(()) };
-        let group = self.groups.latest();
+        let group = self.checks[FIRST].groups.latest();
         let index = |id: ReplicaId| usize::try_from(id.0).expect("a small number") - 1;
         let timeout = |of: usize| self.plan.settings_of(of).consensus.election_timeout;
         let elects = self.plan.faults.bridge.elects;
@@ -403,7 +399,7 @@ impl World {
             format!("network   cut: {}", links.join(" "))
         });
         self.coverage.partitions += 1;
-        self.situations.see(&Sight::Cuts(&links));
+        self.see(&Sight::Cuts(&links));
         let longest = self.plan.faults.lasts.1;
         for &(from, to) in &links {
             self.network.cut(from, to);
@@ -422,7 +418,7 @@ impl World {
     pub(super) fn mend(&mut self, partition: u64) {
         let Some(links) = self.faults.partitions.remove(&partition) else { return };
         self.note_for_all(|| "network   mended".to_owned());
-        self.situations.see(&Sight::Mends(&links));
+        self.see(&Sight::Mends(&links));
         for (from, to) in links {
             self.uncut(from, to);
         }
@@ -488,22 +484,29 @@ impl World {
         self.begin_probing();
         // The replicated clock ticks on, so that there is always something new: what counts is what there was when
         // the last probe was answered.
-        let mut target = None;
+        let mut target: Option<Vec<Slot>> = None;
         while self.now < end {
             self.probe_members();
             self.run_until(self.now + timeout / 4)?;
-            if self.probes_missing().is_empty()
-                && self.converged(*target.get_or_insert(self.reference.last()))
-            {
+            if !self.probes_missing().is_empty() {
+                continue;
+            }
+            let last = || self.checks.all().map(|checks| checks.reference.last()).collect();
+            let targets = target.get_or_insert_with(last);
+            if self.checks.groups().zip(targets).all(|(group, target)| self.converged(group, *target)) {
                 return self.come_to_rest();
             }
         }
-        let missing: Vec<String> = self.probes_missing().iter().map(|of| format!("r{}", of + 1)).collect();
+        let missing: Vec<String> = self
+            .probes_missing()
+            .iter()
+            .map(|(group, of)| format!("r{}{}", of + 1, self.name(*group)))
+            .collect();
         let detail = format!(
             "{:?} after the last fault, no write and read succeeded at [{}]; {:?}{}; {}",
             end.since(peace),
             missing.join(" "),
-            self.reference.group(),
+            self.checks.all().map(|checks| checks.reference.group()).collect::<Vec<_>>(),
             if self.has_followed() { "" } else { ", which has not followed group 0" },
             self.roles()
         );
@@ -519,13 +522,17 @@ impl World {
         let settings = &self.plan.settings;
         let timeout = settings.consensus.election_timeout;
         let end = self.now + settings.request_timeout * REST_TIMEOUTS + timeout * REST_TIMEOUTS;
-        let written = |(of, machine): (usize, &Machine)| (of, machine.disk.last());
-        let mut restless: Vec<(usize, Lsn)> = self.machines.iter().enumerate().map(written).collect();
+        let groups: Vec<GroupId> = self.checks.groups().collect();
+        let written = |(of, machine): (usize, &Machine)| {
+            groups.iter().map(move |&group| (of, group, machine.disk.last_of(group))).collect::<Vec<_>>()
+        };
+        let mut restless: Vec<(usize, GroupId, Lsn)> =
+            self.machines.iter().enumerate().flat_map(written).collect();
         loop {
-            restless.retain(|&(of, written)| self.waiters(of, written).is_some());
-            let Some(&(of, written)) = restless.first() else { break };
+            restless.retain(|&(of, group, written)| self.waiters(of, group, written).is_some());
+            let Some(&(of, group, written)) = restless.first() else { break };
             if self.now >= end {
-                let waits = self.waiters(of, written).unwrap_or_default();
+                let waits = self.waiters(of, group, written).unwrap_or_default();
                 let detail = format!("long after the last request was made, {waits}");
                 return Err(Violation { invariant: Invariant::NothingWaits, detail });
             }
@@ -533,19 +540,20 @@ impl World {
             let wait = between(&mut self.faults.rng, Duration::ZERO, timeout / 8);
             self.run_until(self.now + wait)?;
         }
-        (0..self.machines.len()).try_for_each(|of| self.check_state(of))
+        (0..self.machines.len())
+            .try_for_each(|of| self.checks.groups().try_for_each(|group| self.check_state(of, group)))
     }
 
-    /// What somebody waits for at a replica whose log once ended with `written`, for people.
-    fn waiters(&self, of: usize, written: Lsn) -> Option<String> {
+    /// What somebody waits for at the replica of a group whose log once ended with `written`, for people.
+    fn waiters(&self, of: usize, group: GroupId, written: Lsn) -> Option<String> {
         let machine = &self.machines[of];
         let life = machine.life.as_ref()?;
-        let mut waiting = life.replica.waiting();
-        let held = life.gate.waiting().filter(|(after, _)| *after <= written).count();
+        let (mut waiting, hosted) = (life.replica(group).waiting(), &life.hosted[group]);
+        let held = hosted.gate.waiting().filter(|(after, _)| *after <= written).count();
         if held == 0 {
             waiting.held_bytes = 0;
         }
-        let (tasks, reads) = (life.execution.len(), life.reads.len());
+        let (tasks, reads) = (hosted.execution.len(), hosted.reads.len());
         let busy = waiting != Waiting::default() || (tasks, held, reads) != (0, 0, 0);
         busy.then(|| {
             format!(
@@ -558,13 +566,14 @@ impl World {
 
     /// What all replicas do, for people.
     pub(super) fn roles(&self) -> String {
-        let role = |machine: &Machine| {
+        let role = |(group, machine): (GroupId, &Machine)| {
             let Some(life) = &machine.life else { return format!("{} is down", machine.id) };
-            let status = life.replica.status();
+            let status = life.replica(group).status();
             let protocol = status.protocol;
             format!(
-                "{} is {} in epoch {} and {}, has decided {} of {} and executed {}",
+                "{}{} is {} in epoch {} and {}, has decided {} of {} and executed {}",
                 machine.id,
+                self.name(group),
                 protocol.role.as_str(),
                 status.epoch,
                 protocol.view.ballot,
@@ -573,14 +582,30 @@ impl World {
                 status.executed
             )
         };
-        let roles: Vec<String> = self.machines.iter().map(role).collect();
+        let groups = self.checks.groups();
+        let all = groups.flat_map(|group| self.machines.iter().map(move |machine| (group, machine)));
+        let roles: Vec<String> = all.map(role).collect();
         roles.join("; ")
     }
 
-    /// Whether all members have executed the slots through this one, the right ones vote, no learner is left that is
-    /// there to vote, no change is half made, and a group that follows has the members that it should have.
-    fn converged(&self, target: Slot) -> bool {
-        let group = self.reference.group();
+    /// The name of a group where there are several, after that of a replica.
+    fn name(&self, group: GroupId) -> String {
+        if self.plan.groups > 1 { format!(" of group {group}") } else { String::new() }
+    }
+
+    /// The members of all groups, by index.
+    pub(super) fn members(&self) -> Vec<(GroupId, usize)> {
+        let of = |(group, checks): (GroupId, &GroupChecks)| {
+            let members = checks.reference.group().members.iter();
+            members.map(|member| (group, self.index(member.id))).collect::<Vec<_>>()
+        };
+        self.checks.iter().flat_map(of).collect()
+    }
+
+    /// Whether all members of a group have executed the slots through this one, the right ones vote, no learner is left
+    /// that is there to vote, no change is half made, and a group that follows has the members that it should have.
+    fn converged(&self, at: GroupId, target: Slot) -> bool {
+        let group = self.checks[at].reference.group();
         // One that lost its data gets no vote: it waits for an operator who would remove it.
         let wiped = |id| self.machines[self.index(id)].wiped;
         group.learners().all(|(id, goal)| goal == Goal::Learn || wiped(id))
@@ -589,10 +614,10 @@ impl World {
             && group.members.iter().filter(|member| !self.is_out(self.index(member.id))).all(|member| {
                 let life = self.machines[self.index(member.id)].life.as_ref();
                 life.is_some_and(|life| {
-                    let replica = &life.replica;
+                    let replica = life.replica(at);
                     let votes =
                         !group.votes(member.id) || replica.group().votes(member.id) && replica.may_vote();
-                    life.executor.applied() >= target && votes
+                    life.hosted[at].executor.applied() >= target && votes
                 })
             })
     }

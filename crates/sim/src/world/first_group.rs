@@ -11,10 +11,11 @@ use fastrand::Rng;
 use synod_replica::{
     Change, ChangeRequest, Choice, Event, Goal, Group, MemberSet, Membership, Others, Standing,
 };
-use synod_wire::{ReplicaId, Slot};
+use synod_wire::{GroupId, ReplicaId, Slot};
 
 use super::{
-    Happening, World,
+    FIRST, Happening, World,
+    checks::GroupChecks,
     lives::birth_of,
     operator::{VOTERS_MAX, draw_limits, info},
 };
@@ -104,7 +105,7 @@ impl World {
     fn change_first_group(&mut self) -> Checked {
         let Some(first) = &self.first else { return Ok(()) };
         let latest = first.latest().clone();
-        let follows = self.reference.group().agrees_with(&latest);
+        let follows = self.checks[FIRST].reference.group().agrees_with(&latest);
         if !follows && self.operator.rng.u8(0..3) > 0 {
             return Ok(());
         }
@@ -167,7 +168,7 @@ impl World {
         };
         let of = self.operator.rng.usize(0..self.machines.len());
         let Some(life) = &self.machines[of].life else { return true };
-        first.is_needed_by(&life.replica.group().follower(), leaving)
+        first.is_needed_by(&life.replica(FIRST).group().follower(), leaving)
     }
 
     /// The operator chooses other voters for the group, as far as a replica knows it, or has it follow the first
@@ -175,7 +176,7 @@ impl World {
     fn choose_voters(&mut self) -> Checked {
         let of = self.operator.rng.usize(0..self.machines.len());
         let (Some(first), Some(life)) = (&self.first, &self.machines[of].life) else { return Ok(()) };
-        let group = settled(life.replica.group().clone());
+        let group = settled(life.replica(FIRST).group().clone());
         let Membership::Follows(version) = group.membership else { return Ok(()) };
         let Some(set) = first.set(version).filter(|_| self.machines[of].is_running()) else { return Ok(()) };
         let voters = set.members.iter().filter(|member| member.standing == Standing::Voter);
@@ -191,7 +192,7 @@ impl World {
             return Ok(());
         }
         self.first.iter_mut().for_each(|first| first.placed.push(next.clone()));
-        self.ask_for_change(of, request)
+        self.ask_for_change(of, FIRST, request)
     }
 
     /// Whether enough replicas with their memory remain wherever the simulated group follows, and it does not grow
@@ -216,7 +217,7 @@ impl World {
 
     /// The simulated group, and what it may become if a choice of voters is decided that was asked for.
     fn possible_groups(&self) -> impl Iterator<Item = &Group> {
-        let group = self.reference.group();
+        let group = self.checks[FIRST].reference.group();
         let placed = self.first.iter().flat_map(|first| &first.placed);
         [group].into_iter().chain(placed.filter(|placed| placed.version > group.version))
     }
@@ -235,8 +236,9 @@ impl World {
             return Ok(());
         }
         let set = first.set_at(self.operator.rng.usize(0..=first.seen[of]));
-        let request = ChangeRequest { expected: life.replica.group().version, change: Change::Follow(set) };
-        self.ask_for_change(of, request)
+        let request =
+            ChangeRequest { expected: life.replica(FIRST).group().version, change: Change::Follow(set) };
+        self.ask_for_change(of, FIRST, request)
     }
 
     /// A replica's node sees what the first group has decided, or some of it.
@@ -271,7 +273,7 @@ impl World {
     /// hear of that, as long as the group has a voter that is a member there.
     pub(super) fn sees_at_last(&mut self, of: usize) -> Checked {
         let id = self.machines[of].id;
-        let voters: Vec<ReplicaId> = self.reference.group().voters().collect();
+        let voters: Vec<ReplicaId> = self.checks[FIRST].reference.group().voters().collect();
         let Some(first) = self.first.as_mut().filter(|_| self.machines[of].is_alive()) else { return Ok(()) };
         let removed = first.latest().member(id).is_none();
         let others = voters.iter().any(|&voter| first.latest().member(voter).is_some());
@@ -285,12 +287,14 @@ impl World {
         let Some(first) = &self.first else { return Ok(()) };
         let set = first.set_at(first.seen[of]);
         self.note(of, Mark::Note, || format!("sees the members of version {} of group 0", set.version));
-        self.step(of, Event::Members(set))
+        self.step(of, FIRST, Event::Members(set))
     }
 
     /// Checks how a group that follows changes.
-    pub(super) fn check_following(&self, slot: Slot, before: &Group, group: &Group) -> Checked {
-        let Some(first) = &self.first else { return Ok(()) };
+    pub(super) fn check_following(&self, of: GroupId, slot: Slot, before: &Group, group: &Group) -> Checked {
+        if self.first.is_none() && of == FIRST {
+            return Ok(());
+        }
         let (Membership::Follows(earlier), Membership::Follows(version)) =
             (before.membership, group.membership)
         else {
@@ -301,7 +305,11 @@ impl World {
         demand(version >= earlier, Invariant::FollowsForward, || {
             format!("slot {slot} has the group follow version {version} of group 0 after version {earlier}")
         })?;
-        let wrong = match first.set(version) {
+        let set = match &self.first {
+            Some(first) => first.set(version),
+            None => self.checks[FIRST].groups.member_set(version),
+        };
+        let wrong = match set {
             Some(set) => differs(before, group, &set),
             None => Some("group 0 had no such members".to_owned()),
         };
@@ -311,9 +319,14 @@ impl World {
         })
     }
 
-    /// Whether the group has the members of the first one, if it follows one.
+    /// Whether the groups have the members of the first one, if they follow one.
     pub(super) fn has_followed(&self) -> bool {
-        self.first.as_ref().is_none_or(|first| self.reference.group().agrees_with(first.latest()))
+        let followed = match &self.first {
+            Some(first) => first.latest(),
+            None => self.checks[FIRST].reference.group(),
+        };
+        let follows = |checks: &GroupChecks| checks.reference.group().agrees_with(followed);
+        self.checks.all().skip(usize::from(self.first.is_none())).all(follows)
     }
 
     // Scripts.

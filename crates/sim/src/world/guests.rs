@@ -1,16 +1,19 @@
 //! The clients of a guest: each sends one command after the other in a session, and the same one again until it knows
 //! what became of it; in between it reads. And what replicas order for a guest by themselves.
 
-use std::{collections::BTreeMap, rc::Rc, time::Duration};
+use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_replica::{Event, Outcome, ReadId, RequestError, RequestId, SessionCommand};
+use synod_replica::{Outcome, RequestError, SessionCommand};
 use synod_wire::{CommandKind, SessionId, Slot};
 
 #[cfg(not(feature = "kv"))]
 use super::alone::Probes;
-use super::{Happening, World};
+use super::{
+    FIRST, Happening, World,
+    waiting::{Question, Waiter},
+};
 use crate::{
     backup,
     check::{Answered, Checked, Invariant, Violation, demand},
@@ -32,17 +35,13 @@ const THINK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mi
 pub(crate) struct Guests {
     pub(super) guest: Rc<dyn AnyGuest>,
     clients: Vec<Client>,
-    /// Requests that a replica works on: the replica, and the client.
-    requests: BTreeMap<RequestId, (usize, usize)>,
-    /// Reads that a replica works on: the replica, and the client.
-    reads: BTreeMap<ReadId, (usize, usize)>,
     /// Reads that were answered.
     pub(super) read: usize,
     /// The last slot of which a client knows that its commands are executed: each later read has to reflect them.
     known: Slot,
     history: Vec<Told>,
-    /// Commands that replicas have ordered themselves: each replica has one at a time.
-    own: BTreeMap<RequestId, usize>,
+    /// The replicas, by index, that order a command themselves: each has one at a time.
+    own: BTreeSet<usize>,
     /// How many there were.
     owned: u64,
     /// How many sessions expired. Those of a group whose clock ticks seldom may do so all the time.
@@ -67,8 +66,8 @@ struct Client {
     sequence: u64,
     /// The command under way, in the history.
     under_way: Option<usize>,
-    /// The request that it waits for.
-    request: Option<RequestId>,
+    /// It waits for the outcome of a command.
+    waits: bool,
     /// The read that it waits for.
     reading: Option<Reading>,
     /// The replica that it asks, if it asks only one, until that has served.
@@ -88,12 +87,10 @@ impl Guests {
         Guests {
             guest,
             clients: (0..CLIENTS).map(|_| Client::default()).collect(),
-            requests: BTreeMap::new(),
-            reads: BTreeMap::new(),
             read: 0,
             known: Slot::ZERO,
             history: Vec::new(),
-            own: BTreeMap::new(),
+            own: BTreeSet::new(),
             owned: 0,
             expired: 0,
             // Not from the same source as the rest, which is as it was without a guest.
@@ -150,7 +147,7 @@ impl World {
         let replicas = self.machines.len();
         let Some(guests) = &mut self.guests else { return Ok(()) };
         let client = &guests.clients[index];
-        if guests.over || client.request.is_some() || client.reading.is_some() {
+        if guests.over || client.waits || client.reading.is_some() {
             return Ok(());
         }
         let is_free = client.session.is_some() && client.under_way.is_none();
@@ -195,63 +192,54 @@ impl World {
                 (CommandKind::Apply, Some(place), payload(at as u64, &guests.history[at].command))
             }
         };
-        let request = RequestId(self.clients.asked);
-        self.clients.asked += 1;
-        client.request = Some(request);
-        guests.requests.insert(request, (of, index));
+        client.waits = true;
         self.trace.line(self.now, || {
             let what = client.under_way.map(|at| guests.guest.describe(&guests.history[at].command));
             format!("g{index:<9}→ r{}  {}", of + 1, what.unwrap_or_else(|| "open a session".to_owned()))
         });
-        self.reference.submitted(&payload);
-        self.step(of, Event::Request { request, kind, session, payload })
+        self.checks[FIRST].reference.submitted(&payload);
+        self.command(of, FIRST, (kind, session, payload), Waiter::Guest(index))
     }
 
     /// A client reads at a replica.
     fn guest_reads(&mut self, of: usize, index: usize, query: Bytes) -> Checked {
         let Some(guests) = &mut self.guests else { return Ok(()) };
-        let read = ReadId(self.clients.asked);
-        self.clients.asked += 1;
         self.trace.line(self.now, || format!("g{index:<9}→ r{}  read {}", of + 1, text_of(&query)));
-        guests.reads.insert(read, (of, index));
         guests.clients[index].reading = Some(Reading { query, from: guests.known });
-        self.step(of, Event::Read(read))
+        self.query(of, FIRST, Question::Guest(index))
     }
 
-    /// Whether a read is one of a guest's client, which is answered from what the replica has executed.
-    pub(super) fn guest_read(&mut self, of: usize, read: ReadId) -> Result<bool, Violation> {
-        let Some(guests) = &mut self.guests else { return Ok(false) };
-        let Some((_, index)) = guests.reads.remove(&read) else { return Ok(false) };
+    /// The read of a guest's client is answered from what the replica has executed.
+    pub(super) fn guest_read(&mut self, of: usize, index: usize) -> Checked {
+        let Some(guests) = &mut self.guests else { return Ok(()) };
         let (reading, life) = (guests.clients[index].reading.take(), &self.machines[of].life);
-        let (Some(Reading { query, from }), Some(life)) = (reading, life) else { return Ok(true) };
+        let (Some(Reading { query, from }), Some(life)) = (reading, life) else { return Ok(()) };
         let payload = query_payload(&query);
         // As a node answers, which the guest may have a method of its own for.
-        let answer = life.executor.answer(&payload).whole();
+        let answer = life.hosted[FIRST].executor.answer(&payload).whole();
         self.trace.line(self.now, || format!("g{index:<9}hears {}", text_of(&answer)));
-        let short = life.executor.query(&payload);
+        let short = life.hosted[FIRST].executor.query(&payload);
         demand(answer == short, Invariant::Guest, || {
             let [query, answer, short] = [&query, &answer, &short].map(text_of);
             format!("r{}: `answer` gives {answer} for the query {query}, and `query` {short}", of + 1)
         })?;
-        let (from, through) = (from.0, self.reference.last().0);
+        let (from, through) = (from.0, self.checks[FIRST].reference.last().0);
         let answered = Answered { query: &query, answer: &answer, from, through };
-        let seen = self.reference.answers(self.machines[of].id, &answered)?;
+        let seen = self.checks[FIRST].reference.answers(self.machines[of].id, &answered)?;
         guests.known = guests.known.max(seen);
         guests.read += 1;
         #[cfg(not(feature = "kv"))]
         guests.probes.read(of);
         self.guest_thinks_later(index);
-        Ok(true)
+        Ok(())
     }
 
-    /// Whether a read that a replica does not answer is one of a guest's client, which then goes on.
-    pub(super) fn guest_read_failed(&mut self, read: ReadId, error: RequestError) -> bool {
-        let Some(guests) = &mut self.guests else { return false };
-        let Some((_, index)) = guests.reads.remove(&read) else { return false };
+    /// The read of a guest's client is not answered, and the client goes on.
+    pub(super) fn guest_read_failed(&mut self, index: usize, error: RequestError) {
+        let Some(guests) = &mut self.guests else { return };
         guests.clients[index].reading = None;
         self.trace.line(self.now, || format!("g{index:<9}hears {error}"));
         self.guest_thinks_later(index);
-        true
     }
 
     /// A life has begun: its replica looks at its machine now and then, if the guest wants that.
@@ -270,19 +258,17 @@ impl World {
         self.guest_looks_later(of);
         let Some(place) = self.guest_place(of) else { return Ok(()) };
         let (Some(guests), Some(life)) = (&mut self.guests, &self.machines[of].life) else { return Ok(()) };
-        if guests.over || guests.own.values().any(|at| *at == of) {
+        if guests.over || guests.own.contains(&of) {
             return Ok(());
         }
-        let machine = life.executor.machine().guest().expect("every machine hosts the guest");
+        let machine = life.hosted[FIRST].executor.machine().guest().expect("every machine hosts the guest");
         let Some(command) = guests.guest.look(machine, &place) else { return Ok(()) };
-        let request = RequestId(self.clients.asked);
-        self.clients.asked += 1;
-        guests.own.insert(request, of);
+        guests.own.insert(of);
         guests.owned += 1;
         // Clients' commands are numbered from below.
         let payload = payload(!guests.owned, &command);
-        self.reference.submitted(&payload);
-        self.step(of, Event::Request { request, kind: CommandKind::Apply, session: None, payload })
+        self.checks[FIRST].reference.submitted(&payload);
+        self.command(of, FIRST, (CommandKind::Apply, None, payload), Waiter::OfGuest)
     }
 
     fn guest_place(&self, of: usize) -> Option<Place> {
@@ -292,32 +278,31 @@ impl World {
             replica: machine.id.0,
             life: life.number,
             elapsed: self.now.since(Moment::START),
-            takes_care: life.replica.status().takes_care,
-            members: life.executor.group().members.iter().map(|member| member.id.0).collect(),
+            takes_care: life.replica(FIRST).status().takes_care,
+            members: life.hosted[FIRST].executor.group().members.iter().map(|member| member.id.0).collect(),
         })
     }
 
-    /// Whether an outcome is for a guest's client, which then goes on, or of what a replica ordered itself.
-    pub(super) fn guest_answered(
-        &mut self,
-        request: RequestId,
-        outcome: &Outcome,
-    ) -> Result<bool, Violation> {
-        let Some(guests) = &mut self.guests else { return Ok(false) };
-        if let Some(of) = guests.own.remove(&request) {
-            let reply = if let Outcome::Reply(reply) = outcome { Some(reply.clone()) } else { None };
-            let place = self.guest_place(of);
-            if let (Some(guests), Some(life), Some(place)) = (&self.guests, &self.machines[of].life, place) {
-                let machine = life.executor.machine().guest().expect("every machine hosts the guest");
-                guests.guest.looked(machine, &place, reply);
-            }
-            return Ok(true);
+    /// What a replica ordered itself has an outcome.
+    pub(super) fn guest_looked(&mut self, of: usize, outcome: Outcome) {
+        let Some(guests) = &mut self.guests else { return };
+        guests.own.remove(&of);
+        let reply = if let Outcome::Reply(reply) = outcome { Some(reply) } else { None };
+        let place = self.guest_place(of);
+        if let (Some(guests), Some(life), Some(place)) = (&self.guests, &self.machines[of].life, place) {
+            let machine =
+                life.hosted[FIRST].executor.machine().guest().expect("every machine hosts the guest");
+            guests.guest.looked(machine, &place, reply);
         }
-        let Some((_at, index)) = guests.requests.remove(&request) else { return Ok(false) };
+    }
+
+    /// The command of a guest's client has an outcome at a replica, and the client goes on.
+    pub(super) fn guest_answered(&mut self, _of: usize, index: usize, outcome: &Outcome) -> Checked {
+        let Some(guests) = &mut self.guests else { return Ok(()) };
         #[cfg(not(feature = "kv"))]
-        guests.probes.answered(_at, outcome);
+        guests.probes.answered(_of, outcome);
         let client = &mut guests.clients[index];
-        client.request = None;
+        client.waits = false;
         self.trace.line(self.now, || match outcome {
             Outcome::Reply(reply) if client.session.is_some() => {
                 format!("g{index:<9}hears {}", text_of(reply))
@@ -330,7 +315,7 @@ impl World {
             Outcome::Reply(reply) if client.session.is_some() => {
                 if let (Some(at), Some(session)) = (client.under_way.take(), client.session) {
                     guests.history[at].answer = Some((self.clients.stamp(), reply.clone()));
-                    let slot = self.reference.executed_in(session, client.sequence);
+                    let slot = self.checks[FIRST].reference.executed_in(session, client.sequence);
                     guests.known = guests.known.max(slot.unwrap_or_default());
                 }
             }
@@ -351,40 +336,29 @@ impl World {
             Outcome::Error(_) | Outcome::Unanswered => {}
         }
         self.guest_thinks_later(index);
-        Ok(true)
+        Ok(())
     }
 
-    /// A replica crashes: clients that wait for it notice.
-    pub(super) fn hang_up_guests(&mut self, of: usize) {
+    /// A replica crashes that ordered something itself.
+    pub(super) fn guest_looks_no_more(&mut self, of: usize) {
+        self.guests.iter_mut().for_each(|guests| _ = guests.own.remove(&of));
+    }
+
+    /// The replica crashes that a guest's client waits for, which the client notices.
+    pub(super) fn guest_hangs_up(&mut self, index: usize) {
         let Some(guests) = &mut self.guests else { return };
-        let mut left = Vec::new();
-        guests.own.retain(|_, at| *at != of);
-        guests.requests.retain(|_, (at, client)| {
-            if *at == of {
-                left.push(*client);
-            }
-            *at != of
-        });
-        guests.reads.retain(|_, (at, client)| {
-            if *at == of {
-                left.push(*client);
-            }
-            *at != of
-        });
-        for &client in &left {
-            (guests.clients[client].request, guests.clients[client].reading) = (None, None);
-        }
-        left.into_iter().for_each(|client| self.guest_thinks_later(client));
+        (guests.clients[index].waits, guests.clients[index].reading) = (false, None);
+        self.guest_thinks_later(index);
     }
 
     /// What the guest says of a replica's state.
     pub(super) fn check_guest(&self, of: usize) -> Checked {
         let (Some(guests), Some(life)) = (&self.guests, &self.machines[of].life) else { return Ok(()) };
-        let Some(machine) = life.executor.machine().guest() else { return Ok(()) };
+        let Some(machine) = life.hosted[FIRST].executor.machine().guest() else { return Ok(()) };
         let time = InTime { elapsed: self.now.since(Moment::START), error: self.clock_error() };
         guests.guest.check_in_time(machine, time).map_err(|why| Violation {
             invariant: Invariant::Guest,
-            detail: format!("r{} after slot {}: {why}", of + 1, life.executor.applied()),
+            detail: format!("r{} after slot {}: {why}", of + 1, life.hosted[FIRST].executor.applied()),
         })
     }
 
@@ -402,14 +376,14 @@ impl World {
                 detail: format!("at the end, by the state of {who}: {why}"),
             })
         };
-        check("the reference", self.reference.machine().guest())?;
-        let last = self.reference.last_for_guest();
+        check("the reference", self.checks[FIRST].reference.machine().guest())?;
+        let last = self.checks[FIRST].reference.last_for_guest();
         for (of, machine) in self.machines.iter().enumerate() {
             // A replica that is no member any more may lack something.
-            let life = machine.life.as_ref().filter(|life| life.executor.applied() >= last);
+            let life = machine.life.as_ref().filter(|life| life.hosted[FIRST].executor.applied() >= last);
             if let Some(life) = life {
-                self.check_state(of)?;
-                check(&machine.id.to_string(), life.executor.machine().guest())?;
+                self.check_state(of, FIRST)?;
+                check(&machine.id.to_string(), life.hosted[FIRST].executor.machine().guest())?;
             }
         }
         Ok(())

@@ -8,14 +8,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use synod_consensus::Bug;
-use synod_replica::{Event, Group, History, Met};
+use synod_replica::{Group, History, Met};
 use synod_wire::{
-    Acquaintance, EARLIER_LIVES_MAX, EarlierLife, Incarnation, Introduction, Lsn, MESSAGES_VERSION, Mismatch,
-    ReplicaId,
+    Acquaintance, EARLIER_LIVES_MAX, EarlierLife, GroupId, Incarnation, Introduction, Lsn, MESSAGES_VERSION,
+    Mismatch, ReplicaId,
 };
 
 use super::{
-    Happening, World,
+    FIRST, Happening, World,
+    links::News,
     machine::{Life, Machine},
 };
 use crate::{
@@ -23,6 +24,7 @@ use crate::{
     check::{Checked, Invariant, demand},
     disk::Disk,
     network::Wire,
+    per_group::PerGroup,
 };
 
 /// The files that say which replica this is, and which replicas it knows.
@@ -40,13 +42,13 @@ pub(crate) struct Files {
     met_all: bool,
     /// The latest group that the replica has known, which it tells a replica that asks to join.
     present: Option<Group>,
-    /// What the replica knew to be decided when this was last written.
-    pub(super) reached: Option<History>,
+    /// What the replica of each group knew to be decided when this was last written.
+    pub(super) reached: PerGroup<Option<History>>,
 }
 
 impl Files {
     /// The files of a directory that is made now.
-    pub(crate) fn new(birth: u64) -> Files {
+    pub(crate) fn new(birth: u64, groups: usize) -> Files {
         Files {
             birth,
             incarnation: Incarnation(0),
@@ -58,7 +60,7 @@ impl Files {
             welcomed: BTreeSet::new(),
             met_all: false,
             present: None,
-            reached: None,
+            reached: (0..groups).map(|_| None).collect(),
         }
     }
 
@@ -148,7 +150,7 @@ impl World {
         files.welcomed.insert(by);
         if files.has_met(all) && !had {
             let life = self.machines[of].lives;
-            self.queue.push(self.now, Happening::Notice { of, life, event: Box::new(Event::MetAll) });
+            self.queue.push(self.now, Happening::News { of, life, news: News::MetAll });
         }
     }
 
@@ -172,7 +174,7 @@ impl World {
         let believes = self.plants(Bug::BelieveCopies);
         let machine = &mut self.machines[of];
         // A replica that does not run introduces itself to nobody.
-        let named = machine.life.as_ref().and_then(|life| life.replica.group().birth_of(id));
+        let named = machine.life.as_ref().and_then(|life| life.replica(FIRST).group().birth_of(id));
         match Acquaintance::judge(machine.files.book.get(&id), named, &who) {
             Err(stranger) if stranger.mismatch == Mismatch::OtherBirth => return false,
             Err(stranger) if !believes => {
@@ -202,8 +204,8 @@ impl World {
     pub(super) fn tell_met(&mut self, of: usize, peer: usize) {
         let (life, Machine { id, files, .. }) = (self.machines[of].lives, &self.machines[peer]);
         let met = Met { birth: files.birth, incarnation: files.incarnation, version: MESSAGES_VERSION };
-        let event = Box::new(Event::Met { peer: *id, met });
-        self.queue.push(self.now, Happening::Notice { of, life, event });
+        let news = News::Met { peer: *id, met };
+        self.queue.push(self.now, Happening::News { of, life, news });
     }
 
     pub(super) fn plants(&self, bug: Bug) -> bool {
@@ -232,9 +234,12 @@ impl World {
 
     /// Checks, when a replica hears a message of a protocol from one that votes as far as it knows, that all such
     /// messages under an id are of one birth.
-    pub(super) fn counts(&mut self, from: usize, birth: u64, to: usize) -> Checked {
+    pub(super) fn counts(&mut self, from: usize, birth: u64, to: usize, group: GroupId) -> Checked {
         let id = self.machines[from].id;
-        let hears = |life: &Life| life.replica.group().counts(id) && !life.replica.is_stranger(id);
+        let hears = |life: &Life| {
+            let replica = life.replica(group);
+            replica.group().counts(id) && !replica.is_stranger(id)
+        };
         if !self.machines[to].life.as_ref().is_some_and(hears) {
             return Ok(());
         }
@@ -264,7 +269,8 @@ impl World {
         }
         let Some(copy) = machine.copy.take() else {
             // A replica that decides alone meets nobody who would notice before it goes on from the copy.
-            let alone = |life: &Life| life.replica.group().voter_sets().is_quorum(|id| id == machine.id);
+            let alone =
+                |life: &Life| life.replica(FIRST).group().voter_sets().is_quorum(|id| id == machine.id);
             if machine.is_alive() && !machine.life.as_ref().is_some_and(alone) {
                 let disk = machine.disk.copy();
                 let files = machine.files.clone();
@@ -324,7 +330,7 @@ impl World {
             return false;
         };
         let learns = newest.learners().any(|(id, _)| id == machine.id);
-        let votes = self.reference.group().counts(machine.id);
+        let votes = self.checks[FIRST].reference.group().counts(machine.id);
         self.coverage.joined_unknown += u64::from(learns && votes);
         if !learns {
             self.note(of, chart::Mark::Note, || "is told that it is no learner, and ends".to_owned());
@@ -345,7 +351,7 @@ impl World {
     /// Whether a replica that must not start again may end: not if others wait for it, for the first time or to vote.
     pub(super) fn may_stop(&self, of: usize) -> bool {
         let met = |at: usize| self.machines[at].stopped || self.machines[at].files.met_all;
-        let joins = self.reference.group().learners().any(|(id, _)| id == self.machines[of].id);
+        let joins = self.checks[FIRST].reference.group().learners().any(|(id, _)| id == self.machines[of].id);
         (0..self.plan.replicas).all(met) && !joins
     }
 
@@ -417,7 +423,8 @@ impl World {
         let machine = &mut self.machines[of];
         machine.disk = machine.disk.wiped();
         machine.disk.lost = true;
-        machine.files = Files::new(machine.files.birth + 1000);
+        let groups = machine.delivered.groups().len();
+        machine.files = Files::new(machine.files.birth + 1000, groups);
         (machine.wiped, machine.copied) = (true, false);
         // A first member that begins as if it never was is made of the backup once more.
         if let Some(backup) = self.backup.as_ref().filter(|_| of < self.plan.replicas) {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use synod_consensus::Link;
-use synod_replica::{Event, History, PeerMessage};
-use synod_wire::Slot;
+use synod_host::Input;
+use synod_replica::{Event, History, Met, PeerMessage};
+use synod_wire::{GroupId, ReplicaId, Slot};
 
 use super::{Happening, World};
 use crate::{
@@ -17,11 +18,32 @@ use crate::{
     situations::Sight,
 };
 
+/// What a node hears of another one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum News {
+    /// A session to it begins or ends.
+    Link { peer: ReplicaId, link: Link },
+    /// Whose messages come from it.
+    Met { peer: ReplicaId, met: Met },
+    /// Every member with which the groups began was met once.
+    MetAll,
+}
+
+impl News {
+    fn event(self) -> Event {
+        match self {
+            News::Link { peer, link } => Event::Link { peer, link },
+            News::Met { peer, met } => Event::Met { peer, met },
+            News::MetAll => Event::MetAll,
+        }
+    }
+}
+
 const MS: Duration = Duration::from_millis(1);
 
 impl World {
     /// A message leaves a replica, its records being durable.
-    pub(super) fn send(&mut self, from: usize, to: usize, message: &PeerMessage) -> Checked {
+    pub(super) fn send(&mut self, from: usize, to: usize, group: GroupId, message: &PeerMessage) -> Checked {
         if self.times_out && *message == PeerMessage::SeekLeader {
             return Ok(());
         }
@@ -30,30 +52,34 @@ impl World {
             return Ok(());
         }
         if matches!(message, PeerMessage::History { .. }) {
-            self.tell_history(from, to, message);
+            self.tell_history(from, to, group, message);
             return Ok(());
         }
         let life = self.machines[from].lives;
-        self.situations.see(&Sight::Sends { from, to, message });
-        self.batches.sent(message);
+        let checks = &mut self.checks[group];
+        checks.situations.see(&Sight::Sends { from, to, message });
+        checks.batches.sent(message);
         if let PeerMessage::Protocol { epoch, message } = message {
             let more = message.body().promise_page().is_some_and(|page| page.more);
             if more && self.plan.faults.between_pages.hit(&mut self.rng) {
                 self.queue.push(self.now, Happening::Crash { of: from, life });
             }
             let id = self.machines[from].id;
-            let message = &self.batches.filled(*epoch, message);
-            let delivered =
-                self.machines[from].life.as_ref().map_or(Slot::ZERO, |life| life.watch.delivered());
-            self.batches.said(id, *epoch, message, self.reference.last())?;
+            let message = &checks.batches.filled(*epoch, message);
+            let delivered = self.machines[from]
+                .life
+                .as_ref()
+                .map_or(Slot::ZERO, |life| life.hosted[group].watch.delivered());
+            let last = checks.reference.last();
+            checks.batches.said(id, *epoch, message, last)?;
             let claims = message.body().claims_of(id);
-            self.memory.said(*epoch, from, message, &claims)?;
+            checks.memory.said(*epoch, from, message, &claims)?;
             for claim in &claims {
-                self.groups.said(from, *epoch, claim, delivered)?;
-                self.votes.said(*epoch, from, id, life, claim, self.reference.last())?;
+                checks.groups.said(from, *epoch, claim, delivered)?;
+                checks.votes.said(*epoch, from, id, life, claim, last)?;
             }
             let to = self.machines[to].id;
-            self.terms.said(*epoch, from, (id, life), to, message, self.reference.last())?;
+            checks.terms.said(*epoch, from, (id, life), to, message, last)?;
         }
         let shown = self.machines[to].is_alive() && !(self.idles && describe::is_sign_of_life(message));
         if self.network.wire() == Wire::Manual && shown {
@@ -71,7 +97,7 @@ impl World {
         })?;
         self.fold(body.len() as u64);
         let mut arrivals = std::mem::take(&mut self.arrivals);
-        let ends = self.network.send(self.now, from, to, Packet { number, body }, &mut arrivals);
+        let ends = self.network.send(self.now, from, to, Packet { number, group, body }, &mut arrivals);
         self.note_losses();
         if self.network.wire() == Wire::Datagram && arrivals.is_empty() {
             self.coverage.messages_lost += 1;
@@ -86,12 +112,12 @@ impl World {
 
     /// What replicas tell of their histories changes nothing while all is well, and goes beside all else that they say:
     /// runs, and scripts, are the same without it. It may be lost, and may come late, as anything else.
-    fn tell_history(&mut self, from: usize, to: usize, message: &PeerMessage) {
+    fn tell_history(&mut self, from: usize, to: usize, group: GroupId, message: &PeerMessage) {
         // As often as it is told it is written down.
         let machine = &mut self.machines[from];
-        let reached = machine.life.as_ref().and_then(|life| life.replica.reached());
+        let reached = machine.life.as_ref().and_then(|life| life.replica(group).reached());
         if let Some(history) = reached {
-            machine.files.reached = History::noted(history.since(), history.to_note());
+            machine.files.reached[group] = History::noted(history.since(), history.to_note());
         }
         let up = self.network.wire() == Wire::Datagram || self.network.is_up(from, to);
         if !up || self.network.is_cut(from, to) || !self.machines[to].is_alive() {
@@ -101,7 +127,7 @@ impl World {
         let wait = between(&mut self.telling, self.plan.network.delay_min, self.plan.network.delay_max * 2);
         let session = self.network.session(from, to);
         let birth = self.machines[from].files.birth;
-        self.queue.push(self.now + wait, Happening::Tell { from, birth, to, session, body });
+        self.queue.push(self.now + wait, Happening::Tell { from, birth, to, session, group, body });
     }
 
     /// A history arrives that was told in a session which still lasts.
@@ -110,6 +136,7 @@ impl World {
         (from, birth): (usize, u64),
         to: usize,
         session: u64,
+        group: GroupId,
         body: Bytes,
     ) -> Checked {
         let lasts = match self.network.wire() {
@@ -122,13 +149,12 @@ impl World {
             invariant: Invariant::Sound,
             detail: format!("r{} cannot read the history of r{}: {error}", to + 1, from + 1),
         })?;
-        let now = self.now;
         let sender = self.machines[from].id;
-        let Some(life) = self.machines[to].life.as_mut().filter(|_| lasts) else { return Ok(()) };
+        if !lasts || !self.machines[to].is_alive() {
+            return Ok(());
+        }
         self.coverage.histories_compared += 1;
-        let mut actions = Vec::new();
-        life.replica.step(life.clock.read(now), Event::Receive { from: sender, message }, &mut actions);
-        self.carry_out(to, actions)
+        self.take(to, Input::Event(group, Event::Receive { from: sender, message }))
     }
 
     fn expect(&mut self, from: usize, to: usize, mut arrivals: Vec<crate::network::Arrival>) {
@@ -176,7 +202,7 @@ impl World {
     /// A replica gets a message, if it lives. `birth`: that of the sender when it sent it, which may have lost
     /// everything since.
     pub(crate) fn receive(&mut self, (from, birth): (usize, u64), to: usize, packet: Packet) -> Checked {
-        let Packet { number, body } = packet;
+        let Packet { number, group, body } = packet;
         if !self.machines[to].is_alive() {
             self.note_loss(number, Loss::Down);
             return Ok(());
@@ -206,15 +232,15 @@ impl World {
         }
         self.fold((from * 16 + to) as u64);
         if let PeerMessage::Protocol { epoch, message } = &message {
-            self.memory.arrives(*epoch, from, to, message);
+            self.checks[group].memory.arrives(*epoch, from, to, message);
         }
         // What an earlier life said may come late, also when the machine holds something else by now.
         let present = self.machines[from].is_alive() && self.is_heard(to, from);
         if present && matches!(message, PeerMessage::Protocol { .. }) {
-            self.counts(from, birth, to)?;
+            self.counts(from, birth, to, group)?;
         }
         let from = self.machines[from].id;
-        self.step(to, Event::Receive { from, message })
+        self.step(to, group, Event::Receive { from, message })
     }
 
     /// A life has begun: it makes sessions to all peers.
@@ -321,8 +347,17 @@ impl World {
     }
 
     fn tell_link(&mut self, of: usize, life: u64, peer: usize, link: Link) {
-        let event = Box::new(Event::Link { peer: self.machines[peer].id, link });
-        self.queue.push(self.now, Happening::Notice { of, life, event });
+        let news = News::Link { peer: self.machines[peer].id, link };
+        self.queue.push(self.now, Happening::News { of, life, news });
+    }
+
+    /// A node hears of another one, which concerns all its groups.
+    pub(super) fn hear_news(&mut self, of: usize, life: u64, news: News) -> Checked {
+        if self.machines[of].in_life(life).is_none() {
+            return Ok(());
+        }
+        self.see(&Sight::Takes { of, event: &news.event() });
+        self.take_all(of, || news.event())
     }
 
     /// Mends what a partition cut.

@@ -4,13 +4,17 @@ use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 use synod_consensus::Bug;
+use synod_host::{Host, Input, Progress, Started};
 use synod_replica::{Event, Executor, Group, Installed, Recovered, Replica, SnapshotInfo};
 use synod_storage::StorageError;
-use synod_wire::{ReplicaId, Slot, Time};
+use synod_wire::{GroupId, ReplicaId, Slot, Time};
 
 use super::{
-    Happening, World, is_question,
-    machine::{Life, Pause},
+    FIRST, Happening, Served, World,
+    actions::LOOK,
+    is_question,
+    machine::{Hosted, Life, Pause},
+    waiting::{Question, Waiter},
 };
 use crate::{
     chart::Mark,
@@ -42,41 +46,75 @@ impl World {
         }
         machine.begin_life();
         let (number, amnesia) = (machine.lives, machine.disk.amnesia);
-        let found = machine.disk.recover();
-        machine.files.begin_log(found.last);
-        self.votes.restarted(of, machine.disk.records(), machine.disk.lost, amnesia)?;
-        self.batches.restarted(of, machine.disk.records());
-        if !machine.copied {
-            // By the number that the replica and its peers know, which a copy may have used before.
-            let life = machine.files.incarnation.0;
-            self.memory.restarted(of, life, machine.disk.records(), amnesia)?;
-        }
-        let entered = self.groups.restarted(of, machine.disk.records());
-        let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
-        self.terms.restarted(of, base, machine.disk.records(), machine.disk.lost)?;
-
-        let (hosting, service) = self.hosting();
-        let (executor, snapshot) = self.restored(found.snapshot, hosting)?;
-        let first = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
-
-        let tail = found.records.iter().map(|(_, record)| slots(record).end.saturating_sub(1)).max();
-        let tail = Slot(tail.unwrap_or_default());
-        let votes_lost = self.machines[of].disk.votes_lost.take().filter(|_| amnesia);
-        self.situations.see(&Sight::Starts { of, tail, snapshot: first, amnesia, votes_lost });
-
+        machine.files.begin_log(machine.disk.last());
         let drift = self.plan.clock_drift_ppm;
         let rate = PERFECT_PPM - drift + self.rng.u64(0..=2 * drift);
         let shown = between(&mut self.rng, Duration::ZERO, Duration::from_secs(100_000));
         let clock = Clock::new(self.now, shown, rate);
         self.coverage.joiners += u64::from(number == 1 && of >= self.plan.replicas);
-        let records = found.records.into_iter().map(|(_, record)| record).collect();
         let others = self.others_at_first(of);
         // Scripts begin when that is over.
         let script = self.network.wire() == Wire::Manual;
         let files = &mut self.machines[of].files;
-        let (incarnation, met_all) = (files.incarnation, files.has_met(others) || script);
+        let met_all = files.has_met(others) || script;
+        let (mut started, mut hosted, mut service) = (Vec::new(), Vec::new(), None);
+        for group in self.checks.groups() {
+            let (begun, hosts, serves) = self.begin(of, group, met_all, clock.read(self.now))?;
+            started.push(begun);
+            hosted.push(hosts);
+            service = service.or(Some(serves));
+        }
+        // Deadlines are those that the replicas ask for.
+        let host = Host::new(self.machines[of].id, started, None, Duration::ZERO);
+        let service = service.expect("there is a group");
+        let life = Life::new(number, host, hosted.into_iter().collect(), clock, service);
+        self.machines[of].life = Some(life);
+        for group in self.checks.groups() {
+            self.check_state(of, group)?;
+        }
+        self.carry_out(of)?;
+        let machine = &mut self.machines[of];
+        if let Some(life) = &mut machine.life {
+            life.confesses_at = amnesia.then_some(machine.disk.last());
+            for group in self.checks.groups() {
+                life.hosted[group].watch.started(&life.host.replica(group).status());
+            }
+        }
+        self.make_sessions(of);
+        self.guest_looks_later(of);
+        for group in self.checks.groups() {
+            self.stepped(of, group)?;
+        }
+        self.sees_at_start(of)
+    }
+
+    /// Begins the replica of a group with what the disk holds of it.
+    fn begin(
+        &mut self,
+        of: usize,
+        group: GroupId,
+        met_all: bool,
+        now: Time,
+    ) -> Result<(Started, Hosted, Served), Violation> {
+        let (hosting, service) = self.hosting();
+        let machine = &mut self.machines[of];
+        let (number, amnesia, incarnation) = (machine.lives, machine.disk.amnesia, machine.files.incarnation);
+        let found = machine.disk.recover(group);
+        let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
+        let entered = self.checks[group].restarted(of, group, machine, base)?;
+        let (executor, snapshot) = self.restored(group, found.snapshot, hosting)?;
+        let first = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
+        let tail = found.records.iter().map(|(_, record)| slots(record).end.saturating_sub(1)).max();
+        let tail = Slot(tail.unwrap_or_default());
+        let votes_lost = self.machines[of].disk.take_votes_lost(group).filter(|_| amnesia);
+        let sight = Sight::Starts { of, tail, snapshot: first, amnesia, votes_lost };
+        self.checks[group].situations.see(&sight);
+        self.note(of, Mark::Starts, || {
+            let lost = if amnesia { ", its log lost" } else { "" };
+            format!("starts life {number} with a log to {} and a snapshot to slot {first}{lost}", found.last)
+        });
         let recovered = Recovered {
-            records,
+            records: found.records.into_iter().map(|(_, record)| record).collect(),
             last_lsn: found.last,
             snapshot,
             amnesia,
@@ -85,42 +123,28 @@ impl World {
             nonce: number,
             met_all,
         };
-        self.note(of, Mark::Starts, || {
-            let lost = if amnesia { ", its log lost" } else { "" };
-            format!("starts life {number} with a log to {} and a snapshot to slot {first}{lost}", found.last)
-        });
-        let mut actions = Vec::new();
         let mut settings = self.plan.settings_of(of).clone();
         settings.consensus.planted = self.plan.settings.consensus.planted;
         settings.consensus.priority = self.plan.priorities.get(of).copied().unwrap_or(0);
-        let (me, group) = (self.machines[of].id, self.first_group());
-        let mut replica = Replica::start(settings, me, group, recovered, clock.read(self.now), &mut actions);
-        if let Some(earlier) = self.machines[of].files.reached.clone() {
+        let (me, mut actions) = (self.machines[of].id, Vec::new());
+        let first_group = first_group(&self.plan, group);
+        let mut replica = Replica::start(settings, me, first_group, recovered, now, &mut actions);
+        if let Some(earlier) = self.machines[of].files.reached[group].clone() {
             replica.remember(earlier, &mut actions);
         }
-        let watch = Watch::new(me, first, entered);
-        let life = Life::new(number, replica, executor, clock, watch, self.machines[of].disk.durable());
-        self.machines[of].life = Some(Life { service, ..life });
-        self.check_state(of)?;
-        self.carry_out(of, actions)?;
-        let machine = &mut self.machines[of];
-        if let Some(life) = &mut machine.life {
-            life.confesses_at = amnesia.then_some(machine.disk.last());
-            life.watch.started(&life.replica.status());
-        }
-        self.make_sessions(of);
-        self.guest_looks_later(of);
-        self.stepped(of)?;
-        self.sees_at_start(of)
+        let durable = self.machines[of].disk.durable_of(group);
+        let hosted = Hosted::new(executor, Watch::new(me, first, entered), durable);
+        Ok((Started { replica, actions, durable, executed: first }, hosted, service))
     }
 
     /// What executes commands at first, with the snapshot that a life finds.
     fn restored(
         &self,
+        group: GroupId,
         kept: Option<(Slot, Bytes)>,
         hosting: Hosting,
     ) -> Result<(Executor<Hosting>, Option<Installed>), Violation> {
-        let mut executor = Executor::new(hosting, self.first_group());
+        let mut executor = Executor::new(hosting, first_group(&self.plan, group));
         #[cfg(feature = "planted-bugs")]
         if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ExecuteRetryTwice) {
             executor.execute_repeats();
@@ -152,11 +176,6 @@ impl World {
         Ok((executor, snapshot))
     }
 
-    /// The group as it began.
-    fn first_group(&self) -> Group {
-        first_group(&self.plan)
-    }
-
     /// Starts a replica again, unless something else has.
     pub(super) fn restart(&mut self, of: usize) -> Checked {
         let machine = &self.machines[of];
@@ -176,13 +195,14 @@ impl World {
 
     /// Ends a life. The disk keeps what is durable, and some prefix of the rest.
     pub(crate) fn end_life(&mut self, of: usize, ending: Ending) {
-        let Some(life) = self.machines[of].life.take() else { return };
-        self.note(of, Mark::Crashes, || match life.gate.waiting().len() {
+        let Some(mut life) = self.machines[of].life.take() else { return };
+        let held = life.hosted.all().map(|hosted| hosted.gate.waiting().len()).sum();
+        self.note(of, Mark::Crashes, || match held {
             0 => "crashes".to_owned(),
-            held => format!("crashes; {held} messages that waited for its disk are never sent"),
+            _ => format!("crashes; {held} messages that waited for its disk are never sent"),
         });
         self.coverage.crashes += 1;
-        self.situations.see(&Sight::Ends { of });
+        self.see(&Sight::Ends { of });
         let machine = &mut self.machines[of];
         let waiting = machine.paused.take().map(|pause| pause.waiting).unwrap_or_default();
         let durability = self.plan.durability;
@@ -197,7 +217,7 @@ impl World {
         if self.plan.settings.consensus.has(Bug::ForgetLostVotes) && durability.keeps_promises(ending) {
             machine.disk.amnesia = false;
         }
-        self.coverage.votes_lost += u64::from(machine.disk.votes_lost.is_some());
+        self.coverage.votes_lost += u64::from(machine.disk.has_lost_votes());
         machine.stopped = !durability.may_restart();
         self.coverage.stopped += u64::from(machine.stopped);
         for happening in waiting {
@@ -206,7 +226,7 @@ impl World {
             }
         }
         self.break_sessions(of, ending);
-        self.hang_up_clients(of);
+        self.hang_up(of, &mut life);
     }
 
     /// A write or an fsync of a replica's log failed: it ends, and is started again.
@@ -222,7 +242,7 @@ impl World {
         if self.machines[of].is_running() {
             self.note(of, Mark::Pauses, || "stops".to_owned());
             self.coverage.pauses += 1;
-            self.situations.see(&Sight::Pauses { of });
+            self.see(&Sight::Pauses { of });
             self.machines[of].paused = Some(Pause { since: self.now, waiting: VecDeque::new() });
         }
     }
@@ -232,7 +252,7 @@ impl World {
         let Some(Pause { since, waiting }) = self.machines[of].paused.take() else { return Ok(()) };
         self.note(of, Mark::Resumes, || "goes on".to_owned());
         let long = is_long(self.now.since(since), self.plan.settings.consensus.election_timeout);
-        self.situations.see(&Sight::Resumes { of, long });
+        self.see(&Sight::Resumes { of, long });
         // Clients and peers have sockets of their own: what came first need not be read first.
         let clients_first = self.rng.bool();
         let (first, then): (Vec<_>, Vec<_>) =
@@ -253,52 +273,87 @@ impl World {
         self.jumps += 1;
         self.coverage.jumps += 1;
         let long = is_long(by, self.plan.settings.consensus.election_timeout);
-        self.situations.see(&Sight::Jumps { of, long });
+        self.see(&Sight::Jumps { of, long });
         self.note(of, Mark::Note, || format!("its clock jumps by {by:?}"));
         self.set_timer(of);
     }
 
     /// One of a replica's own threads tells it something.
-    pub(super) fn notice(&mut self, of: usize, life: u64, event: Event) -> Checked {
+    pub(super) fn notice(&mut self, of: usize, life: u64, group: GroupId, event: Event) -> Checked {
         let Some(life) = self.machines[of].in_life(life) else { return Ok(()) };
         if let Event::SnapshotInstalled(Some(installed)) = &event {
-            life.watch.installed(installed.info.slot);
-            self.terms.covered(of, installed.info.slot);
-            let machine = &mut self.machines[of];
-            machine.delivered = machine.delivered.max(installed.info.slot);
+            let slot = installed.info.slot;
+            life.hosted[group].watch.installed(slot);
+            self.checks[group].terms.covered(of, slot);
+            let delivered = &mut self.machines[of].delivered[group];
+            *delivered = slot.max(*delivered);
         }
-        if let Event::Durable(_) = &event {
-            self.release(of)?;
-        }
-        self.step(of, event)
+        self.step(of, group, event)
     }
 
-    /// Gives an event to a replica and carries out what it wants.
-    pub(crate) fn step(&mut self, of: usize, event: Event) -> Checked {
+    /// The disk is further than before: messages leave that waited for it, and the replicas see it.
+    pub(super) fn progress(&mut self, of: usize, life: u64, groups: &[GroupId]) -> Checked {
+        if self.machines[of].in_life(life).is_none() {
+            return Ok(());
+        }
+        for &group in groups {
+            self.release(of, group)?;
+            self.see_progress(of, group)?;
+        }
+        Ok(())
+    }
+
+    /// The replica of a group sees how far its disk and its executor are.
+    pub(super) fn see_progress(&mut self, of: usize, group: GroupId) -> Checked {
+        let machine = &self.machines[of];
+        let Some(life) = &machine.life else { return Ok(()) };
+        let executor = &life.hosted[group].executor;
+        let progress = Progress {
+            durable: machine.disk.durable_of(group),
+            executed: executor.applied(),
+            // A state machine has the clock of one group, unless groups are merged.
+            clock: executor.clocked(FIRST),
+        };
+        self.take(of, Input::Progress(group, progress))
+    }
+
+    /// Gives an event to the replica of a group.
+    pub(crate) fn step(&mut self, of: usize, group: GroupId, event: Event) -> Checked {
+        if self.machines[of].is_alive() {
+            self.checks[group].situations.see(&Sight::Takes { of, event: &event });
+        }
+        self.take(of, Input::Event(group, event))
+    }
+
+    /// Something comes to a node. With the first input a burst begins, which ends at once or after a while.
+    pub(super) fn take(&mut self, of: usize, input: Input<Waiter, Question>) -> Checked {
+        self.take_in(of, |host, now| host.step(now, input))
+    }
+
+    /// The same for something that concerns all groups.
+    pub(super) fn take_all(&mut self, of: usize, event: impl Fn() -> Event) -> Checked {
+        self.take_in(of, |host, now| host.step_all(now, event))
+    }
+
+    fn take_in(&mut self, of: usize, step: impl FnOnce(&mut Host<Waiter, Question>, Time)) -> Checked {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let now = life.clock.read(self.now);
-        let mut actions = Vec::new();
-        self.situations.see(&Sight::Takes { of, event: &event });
-        life.replica.step(now, event, &mut actions);
+        step(&mut life.host, life.clock.read(self.now));
         if self.plan.burst.is_zero() {
-            life.replica.flush(now, &mut actions);
-        } else if !life.flush_due {
-            life.flush_due = true;
+            return self.end_burst(of);
+        }
+        if !std::mem::replace(&mut life.in_burst, true) {
             let (burst, life) = (self.plan.burst, life.number);
             let wait = between(&mut self.rng, Duration::ZERO, burst);
-            self.queue.push(self.now + wait, Happening::Flush { of, life });
+            self.queue.push(self.now + wait, Happening::BurstEnds { of, life });
         }
-        self.carry_out(of, actions)?;
-        self.stepped(of)
+        Ok(())
     }
 
-    pub(super) fn flush(&mut self, of: usize, life: u64) -> Checked {
-        let Some(life) = self.machines[of].in_life(life) else { return Ok(()) };
-        life.flush_due = false;
-        let mut actions = Vec::new();
-        life.replica.flush(life.clock.read(self.now), &mut actions);
-        self.carry_out(of, actions)?;
-        self.stepped(of)
+    pub(super) fn burst_ends(&mut self, of: usize, number: u64) -> Checked {
+        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
+        life.in_burst = false;
+        // A deadline may have ended it.
+        if life.host.touched().is_empty() { Ok(()) } else { self.end_burst(of) }
     }
 
     pub(super) fn timer(&mut self, of: usize, number: u64) -> Checked {
@@ -309,28 +364,43 @@ impl World {
             return Ok(());
         }
         life.timer_at = None;
-        if life.clock.read(now) < life.deadline {
+        if life.clock.read(now) < life.host.due() {
             self.set_timer(of);
             return Ok(());
         }
-        life.deadline = Time::NEVER;
-        self.rings(of);
-        self.step(of, Event::Timer)
+        self.end_burst(of)
     }
 
-    /// A deadline passes: a chart shows it.
-    pub(super) fn rings(&mut self, of: usize) {
-        self.chart(|chart| chart.marks(of, Mark::Timer, "a deadline passes".to_owned()));
+    /// Ends a burst: the host has its turn, and what it wants is carried out.
+    pub(super) fn end_burst(&mut self, of: usize) -> Checked {
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        let now = life.clock.read(self.now);
+        let rings = self.checks.groups().any(|group| life.host.deadline(group) <= now);
+        life.host.turn(now);
+        if rings {
+            self.chart(|chart| chart.marks(of, Mark::Timer, "a deadline passes".to_owned()));
+        }
+        let touched = self.carry_out(of)?;
+        for &group in &touched {
+            self.stepped(of, group)?;
+        }
+        if let Some(life) = &mut self.machines[of].life {
+            life.host.reuse(touched);
+        }
+        Ok(())
     }
 
-    /// Sees to it that the deadline is looked at when it passes, or a little later.
+    /// Sees to it that the host has its turn when it is due, or a little later.
     pub(super) fn set_timer(&mut self, of: usize) {
-        let now = self.now;
-        let late = between(&mut self.rng, Duration::ZERO, self.plan.timer_late);
         let Some(life) = &mut self.machines[of].life else { return };
-        let Some(rings) = life.clock.when(life.deadline) else { return };
-        // Time passes between one look and the next.
-        let at = rings.max(now + Duration::from_micros(1)) + late;
+        let due = life.host.due();
+        let is_known = std::mem::replace(&mut life.timer_for, due) == due;
+        if is_known && life.timer_at.is_some() {
+            return;
+        }
+        let Some(rings) = life.clock.when(due) else { return };
+        let late = between(&mut self.rng, Duration::ZERO, self.plan.timer_late);
+        let at = rings.max(self.now + LOOK) + late;
         if life.timer_at.is_none_or(|earlier| at < earlier) {
             life.timer_at = Some(at);
             let life = life.number;
@@ -338,48 +408,51 @@ impl World {
         }
     }
 
-    /// What has to hold after every step of a replica.
-    fn stepped(&mut self, of: usize) -> Checked {
+    /// What has to hold after every burst of the replica of a group.
+    fn stepped(&mut self, of: usize, group: GroupId) -> Checked {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
+        let Life { host, hosted, whole_at, .. } = life;
         // One that votes in an epoch that is over would not be whole.
         // So would one that does not know that it forgot.
-        let whole =
-            || !machine.copied && life.replica.may_vote() && life.watch.delivered() >= machine.delivered;
-        if machine.disk.lost && life.whole_at.is_none() && whole() {
-            life.whole_at = Some(machine.disk.last());
+        let whole = |(group, hosted): (GroupId, &Hosted)| {
+            host.replica(group).may_vote() && hosted.watch.delivered() >= machine.delivered[group]
+        };
+        if machine.disk.lost && whole_at.is_none() && !machine.copied && hosted.iter().all(whole) {
+            *whole_at = Some(machine.disk.last());
         }
-        let status = life.replica.status();
-        let group = life.replica.group();
-        let windows = if group.proposes_anywhere() { group.voters().count() as u64 } else { 1 };
+        let (replica, hosted) = (host.replica(group), &mut hosted[group]);
+        let (status, present) = (replica.status(), replica.group());
+        let windows = if present.proposes_anywhere() { present.voters().count() as u64 } else { 1 };
         let ahead_max = || {
             self.plan.largest(|settings| {
-                let mut consensus = group.options(&settings.consensus);
+                let mut consensus = present.options(&settings.consensus);
                 // What a leader adopts may be of an epoch with one more voter.
                 consensus.window_max *= if windows > 1 { windows as usize + 1 } else { 1 };
                 consensus.accept_ahead_max()
             })
         };
-        let known = life.ahead_max.filter(|(version, _)| *version == group.version);
-        let (_, ahead_max) = *life.ahead_max.insert(known.unwrap_or_else(|| (group.version, ahead_max())));
+        let known = hosted.ahead_max.filter(|(version, _)| *version == present.version);
+        let (_, ahead_max) =
+            *hosted.ahead_max.insert(known.unwrap_or_else(|| (present.version, ahead_max())));
         let world = Surroundings {
             windows,
             ahead_max,
             batches_max: self.batches_max,
-            decided: self.reference.last(),
+            decided: self.checks[group].reference.last(),
         };
-        life.watch.stepped(&status, life.holds, self.plan.settings_of(of), &world)?;
-        self.coverage.backlogs += u64::from(status.backlogged && !life.backlogged);
-        life.backlogged = status.backlogged;
-        self.coverage.sends_given_up += status.sends_given_up - life.sends_given_up;
-        life.sends_given_up = status.sends_given_up;
-        life.watch.caches(life.executor.cached_reply_bytes(), &self.plan.settings.limits.sessions)?;
+        hosted.watch.stepped(&status, hosted.holds, self.plan.settings_of(of), &world)?;
+        self.coverage.backlogs += u64::from(status.backlogged && !hosted.backlogged);
+        hosted.backlogged = status.backlogged;
+        self.coverage.sends_given_up += status.sends_given_up - hosted.sends_given_up;
+        hosted.sends_given_up = status.sends_given_up;
+        hosted.watch.caches(hosted.executor.cached_reply_bytes(), &self.plan.settings.limits.sessions)?;
         let face = Face::of(&status, machine.disk.lost, machine.disk.is_stalled());
-        self.situations.see(&Sight::Stepped { of, face });
+        self.checks[group].situations.see(&Sight::Stepped { of, face });
         if self.plan.faults.any_step.hit(&mut self.rng) {
             self.queue.push(self.now, Happening::Crash { of, life: life.number });
         }
-        let (held, held_max) = (life.gate.waiting().len(), HELD_MAX);
+        let (held, held_max) = (hosted.gate.waiting().len(), HELD_MAX);
         demand(held <= held_max, Invariant::Bounded, || {
             format!("{} holds {held} messages back; at most {held_max} are allowed", machine.id)
         })
@@ -394,8 +467,8 @@ pub(super) fn birth_of(id: ReplicaId) -> u64 {
     id.0
 }
 
-/// The group of a plan as it begins.
-pub(super) fn first_group(plan: &Plan) -> Group {
+/// A group of a plan as it begins.
+pub(super) fn first_group(plan: &Plan, of: GroupId) -> Group {
     let ids = (1..=plan.replicas as u64).map(ReplicaId);
     let mut group = Group::of(&plan.settings.consensus, ids).limited(plan.settings.limits);
     if !plan.births_later {
@@ -405,7 +478,11 @@ pub(super) fn first_group(plan: &Plan) -> Group {
     if plan.begins_with_backup {
         group = group.after_backup();
     }
-    if plan.changes.follows { group.following(FIRST_VERSION) } else { group }
+    match of {
+        FIRST if plan.groups > 1 => group.followed(),
+        FIRST if !plan.changes.follows => group,
+        _ => group.following(FIRST_VERSION),
+    }
 }
 
 /// Messages that wait for a disk: a stalled one stops the window, retransmission goes on.

@@ -3,11 +3,16 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use synod_consensus::To;
-use synod_host::{Execution, Gate, Reads, SnapshotBook};
-use synod_replica::{Executor, PeerMessage, ReadId, Replica, RequestId, SnapshotInfo};
-use synod_wire::{Ballots, Batch, Lsn, ReplicaId, Slot, Time};
+use synod_host::{Execution, Gate, Host, Reads, SnapshotBook};
+use synod_replica::{Executor, PeerMessage, Replica, SnapshotInfo};
+use synod_wire::{Ballots, Batch, GroupId, Lsn, ReplicaId, Slot, Time};
 
-use super::{Happening, Served, identity::Files, lives::birth_of};
+use super::{
+    FIRST, Happening, Served,
+    identity::Files,
+    lives::birth_of,
+    waiting::{Question, Waiter},
+};
 use crate::{
     backup::{self, Backup},
     check::{Held, Watch},
@@ -15,6 +20,7 @@ use crate::{
     disk::Disk,
     files::Files as RealFiles,
     guest::Hosting,
+    per_group::PerGroup,
     plan::Plan,
 };
 
@@ -36,8 +42,8 @@ pub(crate) struct Machine {
     /// How many lives have begun, on whichever disk.
     pub(crate) lives: u64,
     pub(crate) life: Option<Life>,
-    /// The last slot that any of its lives delivered.
-    pub(crate) delivered: Slot,
+    /// For each group, the last slot that any of its lives delivered.
+    pub(crate) delivered: PerGroup<Slot>,
     /// It was removed, and stopped for good.
     pub(crate) retired: bool,
     /// If the process is paused.
@@ -52,36 +58,48 @@ pub(crate) struct Pause {
     pub(crate) waiting: VecDeque<Happening>,
 }
 
-/// A replica from its start to its crash.
+/// A node from its start to its crash.
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) number: u64,
-    pub(crate) replica: Replica,
-    pub(crate) executor: Executor<Hosting>,
+    /// The replicas of all groups, with those who wait for them.
+    pub(crate) host: Host<Waiter, Question>,
+    /// What it has of each group beside its replica.
+    pub(crate) hosted: PerGroup<Hosted>,
     pub(crate) clock: Clock,
-    pub(crate) watch: Watch,
     /// The peers, by index, that were met in this life, each with the number of the life that it was in.
     pub(crate) recognised: BTreeMap<usize, u64>,
-    /// The deadline that the replica asked for last.
-    pub(crate) deadline: Time,
-    /// The instant at which that deadline is looked at next.
+    /// A burst has begun, and ends later.
+    pub(crate) in_burst: bool,
+    /// The instant at which the host's deadline is looked at next.
     pub(crate) timer_at: Option<Moment>,
-    /// The burst of events has to be ended.
-    pub(crate) flush_due: bool,
+    /// The deadline that was looked at last.
+    pub(crate) timer_for: Time,
+    /// Its snapshots, with the pieces of one that have come so far.
+    pub(crate) book: SnapshotBook<Vec<u8>>,
+    /// If this life began without its log: once this record is durable, the log says so itself.
+    pub(crate) confesses_at: Option<Lsn>,
+    /// If the node had lost its log and votes again: once this record is durable, the loss is made good.
+    pub(crate) whole_at: Option<Lsn>,
+    /// The newest revision that a stale read has shown.
+    pub(crate) seen_revision: i64,
+    /// What serves those who watch, if somebody does.
+    pub(crate) service: Served,
+}
+
+/// What a life has of a group, beside its replica.
+#[derive(Debug)]
+pub(crate) struct Hosted {
+    pub(crate) executor: Executor<Hosting>,
+    pub(crate) watch: Watch,
     /// Messages that wait for their records.
     pub(crate) gate: Gate<(To, PeerMessage)>,
     /// What the executor has to do.
     pub(crate) execution: Execution<Task>,
     /// The bytes of both.
     pub(crate) holds: Held,
-    /// Reads that wait for a slot.
-    pub(crate) reads: Reads<Slot, ReadId>,
-    /// Its snapshots, with the pieces of one that have come so far.
-    pub(crate) book: SnapshotBook<Vec<u8>>,
-    /// If this life began without its log: once this record is durable, the log says so itself.
-    pub(crate) confesses_at: Option<Lsn>,
-    /// If the replica had lost its log and votes again: once this record is durable, the loss is made good.
-    pub(crate) whole_at: Option<Lsn>,
+    /// Queries that wait for a slot.
+    pub(crate) reads: Reads<Slot, Question>,
     /// As of the last step: whether the replica took nothing in, and how many messages it had not sent for want of
     /// room.
     pub(crate) backlogged: bool,
@@ -90,54 +108,69 @@ pub(crate) struct Life {
     pub(crate) ahead_max: Option<(u64, u64)>,
     /// As of the last step: whether the replica takes no part in the group.
     pub(crate) away: bool,
-    /// The newest revision that a stale read has shown.
-    pub(crate) seen_revision: i64,
-    /// What serves those who watch, if somebody does.
-    pub(crate) service: Served,
+    /// The group does not need the replica any more.
+    pub(crate) retired: bool,
 }
 
-impl Life {
-    /// A life that has done nothing yet, whose log is durable through this record.
-    pub(crate) fn new(
-        number: u64,
-        replica: Replica,
-        executor: Executor<Hosting>,
-        clock: Clock,
-        watch: Watch,
-        durable: Lsn,
-    ) -> Life {
-        Life {
-            number,
-            replica,
+impl Hosted {
+    /// What has done nothing yet, and whose log is durable through this record.
+    pub(crate) fn new(executor: Executor<Hosting>, watch: Watch, durable: Lsn) -> Hosted {
+        Hosted {
             executor,
-            clock,
             watch,
-            recognised: BTreeMap::new(),
-            deadline: Time::NEVER,
-            timer_at: None,
-            flush_due: false,
             gate: Gate::new(durable),
             execution: Execution::default(),
             holds: Held::default(),
             reads: Reads::default(),
-            book: SnapshotBook::new(1, None),
-            confesses_at: None,
-            whole_at: None,
             backlogged: false,
             sends_given_up: 0,
             ahead_max: None,
             away: false,
-            seen_revision: 0,
-            service: Served::default(),
+            retired: false,
         }
+    }
+}
+
+impl Life {
+    /// A life that has done nothing yet.
+    pub(crate) fn new(
+        number: u64,
+        host: Host<Waiter, Question>,
+        hosted: PerGroup<Hosted>,
+        clock: Clock,
+        service: Served,
+    ) -> Life {
+        let groups = hosted.groups().len();
+        Life {
+            number,
+            host,
+            hosted,
+            clock,
+            recognised: BTreeMap::new(),
+            in_burst: false,
+            timer_at: None,
+            timer_for: Time::NEVER,
+            book: SnapshotBook::new(groups, None),
+            confesses_at: None,
+            whole_at: None,
+            seen_revision: 0,
+            service,
+        }
+    }
+
+    /// The replica of a group.
+    pub(crate) fn replica(&self, group: GroupId) -> &Replica {
+        self.host.replica(group)
     }
 }
 
 /// Work of the executor, which does one thing after the other.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// Execute a batch and answer requests.
-    Execute { slot: Slot, ballots: Ballots, batch: Batch, requests: Vec<(usize, RequestId)> },
+    /// Execute a batch, and answer these of its commands.
+    Execute { slot: Slot, ballots: Ballots, batch: Batch, waiters: Vec<(usize, Waiter)> },
+    /// Answer queries from a state that includes the slot.
+    Read { slot: Slot, questions: Vec<Question> },
     /// Freeze the state and write it.
     Snapshot,
     /// Replace the state by the one received.
@@ -152,15 +185,16 @@ impl Machine {
             disk: Disk::new(
                 plan.disk.files.map(|files| RealFiles::new(id, files, plan.seed)),
                 plan.durability,
+                plan.groups,
             ),
-            files: Files::new(birth_of(id)),
+            files: Files::new(birth_of(id), plan.groups),
             copy: None,
             copied: false,
             wiped: false,
             stopped: false,
             lives: 0,
             life: None,
-            delivered: Slot::ZERO,
+            delivered: (0..plan.groups).map(|_| Slot::ZERO).collect(),
             retired: false,
             paused: None,
         }
@@ -168,8 +202,8 @@ impl Machine {
 
     /// Leaves on the disk, which is empty, what a restore of a backup leaves there.
     pub(crate) fn begin_with(&mut self, backup: &Backup) {
-        self.disk.begin_with(backup::SLOT, backup.snapshot());
-        self.delivered = self.delivered.max(backup::SLOT);
+        self.disk.begin_with(FIRST, backup::SLOT, backup.snapshot());
+        self.delivered[FIRST] = self.delivered[FIRST].max(backup::SLOT);
     }
 
     /// Begins a life with what the disk still has.

@@ -12,7 +12,7 @@ use synod_consensus::{Link, Message, Role, election};
 use synod_replica::{Event, PeerMessage};
 use synod_wire::{Ballot, Time};
 
-use super::{Happening, World};
+use super::{FIRST, Happening, World};
 use crate::{
     chart::Mark,
     check::{Checked, Invariant, Violation},
@@ -178,15 +178,14 @@ impl World {
     pub(crate) fn let_time_out(&mut self, of: usize) -> Checked {
         let now = self.now;
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let due = life.replica.due();
+        let due = life.replica(FIRST).due();
         if due != Time::NEVER {
             life.clock = life.clock.set_forward(now, due);
             life.timer_at = None;
-            life.deadline = Time::NEVER;
+            life.host.wake(FIRST, due);
             self.jumps += 1;
             self.times_out = true;
-            self.rings(of);
-            self.step(of, Event::Timer)?;
+            self.end_burst(of)?;
             self.times_out = false;
             self.let_rehearsal_succeed(of)?;
         }
@@ -197,7 +196,7 @@ impl World {
         for to in (0..self.machines.len()).filter(|&to| to != of) {
             let last = self.network.in_transit(of, to).count().saturating_sub(1);
             let packet = self.network.in_transit(of, to).nth(last).cloned();
-            let Some(Packet { number, body }) = packet else { continue };
+            let Some(Packet { number, body, .. }) = packet else { continue };
             let Ok(PeerMessage::Protocol { epoch, message }) = PeerMessage::decode(body) else {
                 continue;
             };
@@ -207,7 +206,7 @@ impl World {
             let willing = election::Message::RehearseReply { ballot, willing: true, highest: Ballot::ZERO };
             let message = PeerMessage::Protocol { epoch, message: willing.into() };
             let from = self.machines[to].id;
-            self.step(of, Event::Receive { from, message })?;
+            self.step(of, FIRST, Event::Receive { from, message })?;
         }
         Ok(())
     }
@@ -215,40 +214,40 @@ impl World {
     /// What `status` shows of a replica, if it is up.
     pub(crate) fn view(&self, of: usize) -> Option<View> {
         let machine = &self.machines[of];
-        let status = machine.life.as_ref()?.replica.status();
+        let status = machine.life.as_ref()?.replica(FIRST).status();
         Some(View {
             role: status.protocol.role.as_str(),
             ballot: status.protocol.view.ballot.to_string(),
             decided: status.protocol.decided.0,
             executed: status.executed.0,
-            snapshot: machine.disk.newest_snapshot().0,
+            snapshot: machine.disk.newest_snapshot(FIRST).0,
         })
     }
 
     /// The group as a replica knows it.
     pub(crate) fn group(&self, of: usize) -> Option<String> {
-        self.machines[of].life.as_ref().map(|life| describe::group(life.replica.group()))
+        self.machines[of].life.as_ref().map(|life| describe::group(life.replica(FIRST).group()))
     }
 
     /// Whether a replica leads.
     pub(crate) fn leads(&self, of: usize) -> bool {
         let life = self.machines[of].life.as_ref();
-        life.is_some_and(|life| life.replica.status().protocol.role == Role::Leader)
+        life.is_some_and(|life| life.replica(FIRST).status().protocol.role == Role::Leader)
     }
 
     /// A replica's log, record after record.
     pub(crate) fn log(&self, of: usize) -> Vec<String> {
         let disk = &self.machines[of].disk;
         let line = |(lsn, record)| {
-            let durable = if lsn <= disk.durable() { "" } else { " (not durable)" };
+            let durable = if lsn <= disk.durable_of(FIRST) { "" } else { " (not durable)" };
             format!("{lsn}: {}{durable}", describe::record(&record))
         };
-        disk.records().map(line).collect()
+        disk.records(FIRST).map(line).collect()
     }
 
     /// Answers a query from whatever state a replica has.
     pub(crate) fn look(&self, of: usize, query: &bytes::Bytes) -> Option<bytes::Bytes> {
-        self.machines[of].life.as_ref().map(|life| life.executor.query(query))
+        self.machines[of].life.as_ref().map(|life| life.hosted[FIRST].executor.query(query))
     }
 
     /// Stalls a disk.
@@ -290,7 +289,7 @@ impl World {
     /// Asks a replica to hand leadership over.
     pub(crate) fn transfer(&mut self, of: usize, to: usize) -> Checked {
         let to = self.machines[to].id;
-        self.step(of, Event::Transfer(to))?;
+        self.step(of, FIRST, Event::Transfer(to))?;
         self.settle()
     }
 

@@ -6,11 +6,13 @@
 //! | `machine.rs` | a replica's disk, and the life that runs on it |
 //! | `lives.rs` | starts, crashes, pauses; events in |
 //! | `actions.rs` | actions out |
+//! | `checks.rs` | what is checked of one group |
 //! | `execution.rs` | the executor's work: batches, reads, snapshots |
 //! | `links.rs` | sessions between replicas |
 //! | `identity.rs` | who replicas are to each other; copies of disks |
 //! | `clients.rs` | who asks for what, and what they make of the answers |
 //! | `requests.rs` | what becomes of their questions at replicas |
+//! | `waiting.rs` | those who wait at a replica, as its host keeps them |
 //! | `coverage.rs` | how much of what can happen did happen |
 //! | `watchers.rs` | those who watch what clients change; leases by the time of the world |
 //! | `guests.rs` | clients of a state machine that somebody brings |
@@ -27,6 +29,7 @@ mod actions;
 #[cfg(not(feature = "kv"))]
 mod alone;
 mod backup;
+mod checks;
 #[cfg(feature = "kv")]
 mod clients;
 mod coverage;
@@ -45,6 +48,7 @@ mod outage;
 #[cfg(feature = "kv")]
 mod requests;
 mod trials;
+mod waiting;
 #[cfg(feature = "kv")]
 mod watchers;
 
@@ -52,25 +56,28 @@ use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
+use synod_host::Effect;
 use synod_replica::Event;
-use synod_wire::{ReplicaId, Slot};
+use synod_wire::{GroupId, ReplicaId, Slot};
 
 use crate::{
     backup::Backup,
     chart::{Key, Mark, Recorder},
-    check::{Batches, Checked, Goodput, Groups, Invariant, Memory, Reference, Terms, Violation, Votes},
+    check::{Checked, Goodput, Invariant, Reference, Violation},
     clock::Moment,
     guest::AnyGuest,
     network::{Arrival, Loss, Network, Packet},
+    per_group::PerGroup,
     plan::{Family, Plan},
     queue::EventQueue,
-    situations::{Reached, Situations},
+    situations::{Reached, Sight},
     trace::Trace,
 };
 #[cfg(feature = "kv")]
 use crate::{check::Leases, watching::Watchers};
 #[cfg(not(feature = "kv"))]
 use alone::{Clients, Served, is_question, reference, replaced};
+use checks::GroupChecks;
 #[cfg(feature = "kv")]
 use clients::{Ask, Clients, Heard, is_question};
 pub use coverage::Coverage;
@@ -78,6 +85,7 @@ use faults::Faults;
 use first_group::FirstGroup;
 pub(crate) use first_group::promotion;
 use guests::Guests;
+use links::News;
 use machine::Machine;
 pub(crate) use manual::UnderWay;
 use operator::Operator;
@@ -86,8 +94,12 @@ pub(crate) use operator::info as member_info;
 pub(crate) use outage::REPLICAS as OUTAGE_REPLICAS;
 use trials::Trials;
 pub(crate) use trials::duration as trial_duration;
+use waiting::{Question, Waiter};
 #[cfg(feature = "kv")]
 use watchers::{Served, reference, replaced};
+
+/// The group that clients, operators and scripts use.
+const FIRST: GroupId = GroupId::FIRST;
 
 /// More events than any run needs: a replica that asks for the same instant again and again is found out.
 const EVENTS_MAX: u64 = 3_000_000;
@@ -100,21 +112,25 @@ pub(crate) enum Happening {
     /// A replica tries to begin a session to a peer.
     Dial { from: usize, to: usize },
     /// What a replica tells of its history arrives.
-    Tell { from: usize, birth: u64, to: usize, session: u64, body: Bytes },
+    Tell { from: usize, birth: u64, to: usize, session: u64, group: GroupId, body: Bytes },
     /// A session that is cut ends, if it still is.
     Hangup { from: usize, to: usize, session: u64 },
     /// A replica is told something by its own threads.
-    Notice { of: usize, life: u64, event: Box<Event> },
+    Notice { of: usize, life: u64, group: GroupId, event: Box<Event> },
+    /// A node is told something of another one, which concerns all groups.
+    News { of: usize, life: u64, news: News },
+    /// The log of these groups is durable further than before.
+    Progress { of: usize, life: u64, groups: Vec<GroupId> },
     /// A deadline may have passed.
     Timer { of: usize, life: u64 },
     /// A burst ends.
-    Flush { of: usize, life: u64 },
+    BurstEnds { of: usize, life: u64 },
     /// A sync of the disk ends.
     SyncEnds { of: usize, life: u64 },
-    /// The executor goes on.
-    Execute { of: usize, life: u64 },
+    /// The executor of a group goes on.
+    Execute { of: usize, life: u64, group: GroupId },
     /// A snapshot file is complete.
-    SnapshotWritten { of: usize, life: u64, slot: Slot, bytes: Bytes },
+    SnapshotWritten { of: usize, life: u64, group: GroupId, slot: Slot, bytes: Bytes },
     /// A client's question reaches a replica.
     #[cfg(feature = "kv")]
     Asked { of: usize, ask: Ask },
@@ -183,14 +199,8 @@ pub struct World {
     first: Option<FirstGroup>,
     /// The backup with whose state the group begins, if it does.
     backup: Option<Backup>,
-    groups: Groups,
     trials: Trials,
-    votes: Votes,
-    batches: Batches,
-    memory: Memory,
-    terms: Terms,
-    reference: Reference,
-    situations: Situations,
+    checks: PerGroup<GroupChecks>,
     goodput: Goodput,
     trace: Trace,
     /// Hears of everything that a chart shows, if one is wanted.
@@ -216,6 +226,8 @@ pub struct World {
     idles: bool,
     /// Scratch space.
     arrivals: Vec<Arrival>,
+    /// The same.
+    effects: Vec<(GroupId, Effect<Waiter, Question>)>,
 }
 
 /// What came of a run.
@@ -257,33 +269,29 @@ impl World {
         let mut rng = Rng::with_seed(plan.seed);
         let replicas = plan.replicas;
         let capacity = replicas + plan.changes.spares;
-        let first = lives::first_group(&plan);
-        let mut votes = Votes::new(capacity);
-        votes.epoch_begins(&first);
-        let mut batches = Batches::new(capacity);
-        batches.epoch_begins(&first);
-        let mut memory = Memory::new(capacity);
-        memory.epoch_begins(&first);
-        let situations = Situations::new(&first, capacity);
-        let mut terms = Terms::new(capacity);
-        terms.epoch_begins(&first);
+        let first = lives::first_group(&plan, FIRST);
         let backup = Backup::of(&plan, &first, guest.as_ref());
         let mut machines: Vec<_> =
             (1..=replicas as u64).map(|id| Machine::new(ReplicaId(id), &plan)).collect();
         if let Some(backup) = &backup {
             machines.iter_mut().for_each(|machine| machine.begin_with(backup));
         }
-        #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
-        let mut reference =
-            Reference::new(first.clone(), reference(&plan, guest.as_ref()), guest.as_ref(), backup.as_ref());
-        #[cfg(feature = "planted-bugs")]
-        if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
-            reference.count_twice();
-        }
-        #[cfg(feature = "planted-bugs")]
-        if let Some(bug) = plan.settings.consensus.planted {
-            reference.change_wrongly(bug);
-        }
+        let checks = |group| {
+            let first = lives::first_group(&plan, group);
+            let machine = reference(&plan, guest.as_ref());
+            #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
+            let mut reference = Reference::new(first.clone(), machine, guest.as_ref(), backup.as_ref());
+            #[cfg(feature = "planted-bugs")]
+            if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
+                reference.count_twice();
+            }
+            #[cfg(feature = "planted-bugs")]
+            if let Some(bug) = plan.settings.consensus.planted {
+                reference.change_wrongly(bug);
+            }
+            GroupChecks::new(&first, capacity, reference)
+        };
+        let checks = (0..plan.groups as u16).map(GroupId).map(checks).collect();
         World {
             now: Moment::START,
             queue: EventQueue::default(),
@@ -300,16 +308,10 @@ impl World {
             operator: Operator::new(&plan),
             first: FirstGroup::new(&plan, &first, capacity),
             backup,
-            groups: Groups::new(first, capacity),
             // Not from the same source: without trials everything is as it was.
             trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
-            votes,
-            batches,
-            memory,
-            terms,
-            situations,
+            checks,
             goodput: Goodput::default(),
-            reference,
             trace,
             chart: None,
             sent: 0,
@@ -325,6 +327,7 @@ impl World {
             times_out: false,
             idles: false,
             arrivals: Vec::new(),
+            effects: Vec::new(),
             plan,
         }
     }
@@ -361,7 +364,7 @@ impl World {
         Ok(Outcome {
             simulated: self.now.since(Moment::START),
             events: self.events,
-            commands: self.reference.commands(),
+            commands: self.checks.all().map(|checks| checks.reference.commands()).sum(),
             operations,
             unanswered,
             reads: self.guests.as_ref().map_or(0, |guests| guests.read),
@@ -369,7 +372,7 @@ impl World {
             undecided,
             recovery,
             coverage: self.coverage,
-            reached: self.situations.reached(),
+            reached: self.reached(),
         })
     }
 
@@ -395,7 +398,7 @@ impl World {
         self.happen(happening)?;
         #[cfg(feature = "kv")]
         self.watch()?;
-        let reached = self.situations.reached();
+        let reached = self.reached();
         self.chart(|chart| chart.reaches(reached));
         Ok(())
     }
@@ -403,7 +406,12 @@ impl World {
     /// The dangerous situations that this world has come to so far.
     #[must_use]
     pub fn reached(&self) -> Reached {
-        self.situations.reached()
+        self.checks.all().map(|checks| checks.situations.reached()).fold(Reached::default(), Reached::or)
+    }
+
+    /// Something happens that concerns all groups.
+    fn see(&mut self, sight: &Sight<'_>) {
+        self.checks.all_mut().for_each(|checks| checks.situations.see(sight));
     }
 
     /// The lines of the trace, if they were kept.
@@ -485,8 +493,10 @@ impl World {
         match happening {
             Happening::Arrive { to, .. } | Happening::Tell { to, .. } => Some(*to),
             Happening::Notice { of, .. }
+            | Happening::News { of, .. }
+            | Happening::Progress { of, .. }
             | Happening::Timer { of, .. }
-            | Happening::Flush { of, .. }
+            | Happening::BurstEnds { of, .. }
             | Happening::Execute { of, .. }
             | Happening::GuestLooks { of, .. }
             | Happening::Sees { of } => Some(*of),
@@ -507,23 +517,19 @@ impl World {
             Happening::Arrive { from, birth, to, session, body } => {
                 self.arrive((from, birth), to, session, body)
             }
-            Happening::Tell { from, birth, to, session, body } => {
-                self.hear_history((from, birth), to, session, body)
+            Happening::Tell { from, birth, to, session, group, body } => {
+                self.hear_history((from, birth), to, session, group, body)
             }
             Happening::Dial { from, to } => self.dial(from, to),
-            Happening::Hangup { from, to, session } => {
-                if self.network.is_cut(from, to) && self.network.session(from, to) == session {
-                    self.end_session(from, to);
-                }
-                Ok(())
-            }
-            Happening::Notice { of, life, event } => self.notice(of, life, *event),
+            Happening::Notice { of, life, group, event } => self.notice(of, life, group, *event),
+            Happening::News { of, life, news } => self.hear_news(of, life, news),
+            Happening::Progress { of, life, groups } => self.progress(of, life, &groups),
             Happening::Timer { of, life } => self.timer(of, life),
-            Happening::Flush { of, life } => self.flush(of, life),
+            Happening::BurstEnds { of, life } => self.burst_ends(of, life),
             Happening::SyncEnds { of, life } => self.sync_ends(of, life),
-            Happening::Execute { of, life } => self.execute(of, life),
-            Happening::SnapshotWritten { of, life, slot, bytes } => {
-                self.snapshot_written(of, life, slot, bytes)
+            Happening::Execute { of, life, group } => self.execute(of, life, group),
+            Happening::SnapshotWritten { of, life, group, slot, bytes } => {
+                self.snapshot_written(of, life, group, slot, bytes)
             }
             #[cfg(feature = "kv")]
             Happening::Asked { of, ask } => self.asked(of, ask),
@@ -539,36 +545,40 @@ impl World {
             Happening::Peek { of } => self.peek(of),
             Happening::Sees { of } => self.sees(of),
             Happening::Fault => self.fault(),
-            Happening::Crash { of, life } => {
-                if self.machines[of].in_life(life).is_some() {
-                    self.crash_for_a_while(of);
-                }
-                Ok(())
-            }
             Happening::Restart { of } => self.restart(of),
-            Happening::Outlived { of, life } => {
-                self.outlived(of, life);
-                Ok(())
-            }
             Happening::Resume { of } => self.resume(of),
-            Happening::Stop { of } => {
-                self.stop_for_good(of);
-                Ok(())
-            }
-            Happening::Unstall { of } => {
-                self.unstall(of);
-                Ok(())
-            }
             Happening::EpochEnds { of, tries } => self.end_epoch(of, tries),
-            Happening::Part { links, lasts } => {
-                self.part_for_a_while(links, lasts);
-                Ok(())
-            }
-            Happening::Mend { partition } => {
-                self.mend(partition);
-                Ok(())
-            }
             Happening::Trial => self.trial(),
+            Happening::Hangup { .. }
+            | Happening::Crash { .. }
+            | Happening::Outlived { .. }
+            | Happening::Stop { .. }
+            | Happening::Unstall { .. }
+            | Happening::Part { .. }
+            | Happening::Mend { .. } => {
+                self.befall(happening);
+                Ok(())
+            }
+        }
+    }
+
+    /// Lets one thing happen that violates nothing by itself.
+    fn befall(&mut self, happening: Happening) {
+        match happening {
+            Happening::Hangup { from, to, session }
+                if self.network.is_cut(from, to) && self.network.session(from, to) == session =>
+            {
+                self.end_session(from, to);
+            }
+            Happening::Crash { of, life } if self.machines[of].in_life(life).is_some() => {
+                self.crash_for_a_while(of);
+            }
+            Happening::Outlived { of, life } => self.outlived(of, life),
+            Happening::Stop { of } => self.stop_for_good(of),
+            Happening::Unstall { of } => self.unstall(of),
+            Happening::Part { links, lasts } => self.part_for_a_while(links, lasts),
+            Happening::Mend { partition } => self.mend(partition),
+            _ => {}
         }
     }
 

@@ -1,15 +1,15 @@
 //! An operator: asks for changes of the group, and sets up and removes the machines that come and go with them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use fastrand::Rng;
 use synod_consensus::{ElectionKind, Overrides, ProtocolKind, Role};
 use synod_replica::{
-    Change, ChangeRequest, Event, Goal, Group, MemberInfo, Outcome, RequestError, RequestId, decode_reply,
+    Change, ChangeRequest, Event, Goal, Group, MemberInfo, Outcome, RequestError, decode_reply,
 };
-use synod_wire::{CommandKind, Incarnation, ReplicaId, Slot};
+use synod_wire::{CommandKind, GroupId, Incarnation, ReplicaId, Slot};
 
-use super::{Happening, World, machine::Machine};
+use super::{FIRST, Happening, World, machine::Machine, waiting::Waiter};
 use crate::{
     chart::Mark,
     check::{Checked, Invariant, Violation, demand, settled},
@@ -22,21 +22,12 @@ use crate::{
 /// No group has more voters in a simulation.
 pub(super) const VOTERS_MAX: usize = 7;
 
-/// A change that was asked for.
-#[derive(Clone, Debug)]
-pub(super) struct Asked {
-    of: usize,
-    request: ChangeRequest,
-}
-
 /// The operator of a world.
 #[derive(Debug)]
 pub(super) struct Operator {
     pub(super) rng: Rng,
-    /// Changes without an answer.
-    asked: BTreeMap<RequestId, Asked>,
-    /// Changes whose outcome is not known, to be asked for again later.
-    unknown: Vec<ChangeRequest>,
+    /// Changes of groups whose outcome is not known, to be asked for again later.
+    unknown: Vec<(GroupId, ChangeRequest)>,
     /// For each change that may be decided, the version of the group for which it was made, and its voters.
     possible: Vec<(u64, Vec<ReplicaId>)>,
 }
@@ -44,19 +35,12 @@ pub(super) struct Operator {
 impl Operator {
     pub(super) fn new(plan: &Plan) -> Operator {
         let rng = Rng::with_seed(plan.seed ^ 0x0_9e_7a);
-        Operator { rng, asked: BTreeMap::new(), unknown: Vec::new(), possible: Vec::new() }
-    }
-
-    /// Takes out what was asked with this request.
-    pub(super) fn answered(&mut self, request: RequestId) -> Option<Asked> {
-        self.asked.remove(&request)
+        Operator { rng, unknown: Vec::new(), possible: Vec::new() }
     }
 
     /// A replica crashed: a change that it was asked for may have been made or not.
-    pub(super) fn hangs_up(&mut self, of: usize) {
-        let lost: Vec<Asked> =
-            self.asked.extract_if(.., |_, asked| asked.of == of).map(|(_, asked)| asked).collect();
-        self.unknown.extend(lost.into_iter().map(|asked| asked.request));
+    pub(super) fn hangs_up(&mut self, group: GroupId, request: ChangeRequest) {
+        self.unknown.push((group, request));
     }
 }
 
@@ -71,21 +55,45 @@ impl World {
                 continue;
             }
             let of = self.operator.rng.usize(0..self.machines.len());
+            let at = self.some_group();
             let Some(life) = self.machines[of].life.as_ref().filter(|_| self.machines[of].is_running())
             else {
                 continue;
             };
             // A change that is asked for while another is not complete waits for that.
-            let group = settled(life.replica.group().clone());
+            let group = settled(life.replica(at).group().clone());
             let again = plan.again.hit(&mut self.operator.rng).then(|| self.operator.unknown.pop()).flatten();
-            let Some(request) = again.or_else(|| self.draw_request(&group)) else { continue };
-            self.ask_for_change(of, request)?;
+            let drawn = again.or_else(|| Some((at, self.draw_request(of, at, &group)?)));
+            let Some((at, request)) = drawn else { continue };
+            self.ask_for_change(of, at, request)?;
         }
         Ok(())
     }
 
-    fn draw_request(&mut self, group: &Group) -> Option<ChangeRequest> {
-        let change = self.draw_change(group)?;
+    /// One of the groups. With one group nothing is drawn.
+    pub(super) fn some_group(&mut self) -> GroupId {
+        match self.plan.groups {
+            1 => FIRST,
+            groups => GroupId(self.operator.rng.u16(0..groups as u16)),
+        }
+    }
+
+    /// Whether a server refuses a change of the first group, since a replica leaves that a lagging group needs: as far
+    /// as this server knows, which need not be the latest.
+    fn is_refused_at(&self, of: usize, first: &Group, change: &Change) -> bool {
+        let (Change::Remove(leaving) | Change::Add { goal: Goal::Replace(leaving), .. }) = *change else {
+            return false;
+        };
+        let Some(life) = &self.machines[of].life else { return true };
+        let others = life.host.replicas().skip(1);
+        others.into_iter().any(|replica| first.is_needed_by(&replica.group().follower(), leaving))
+    }
+
+    fn draw_request(&mut self, of: usize, at: GroupId, group: &Group) -> Option<ChangeRequest> {
+        let change = self.draw_change(at, group)?;
+        if at == FIRST && self.is_refused_at(of, group, &change) {
+            return None;
+        }
         let mut request = ChangeRequest { expected: group.version, change };
         // Enough replicas with their memory must remain, and a group must not grow without end.
         let next = group.apply(Slot(1), &request).ok();
@@ -104,7 +112,8 @@ impl World {
             }
         } else if let Some(next) = next {
             let possible = futures(&next).into_iter().map(|voters| (group.version, voters));
-            self.operator.possible.extend(possible);
+            // Of one group: where there are several, no disk loses anything.
+            self.operator.possible.extend(possible.filter(|_| at == FIRST));
         }
         Some(request)
     }
@@ -128,12 +137,12 @@ impl World {
         self.machines.get(usize::try_from(id.0).ok()?.checked_sub(1)?)
     }
 
-    fn draw_change(&mut self, group: &Group) -> Option<Change> {
+    fn draw_change(&mut self, at: GroupId, group: &Group) -> Option<Change> {
         let stays = |(_, goal): &(ReplicaId, Goal)| *goal == Goal::Learn;
-        if group.learners().filter(stays).count() < self.plan.changes.learners {
+        if at == FIRST && group.learners().filter(stays).count() < self.plan.changes.learners {
             return Some(Change::Add { info: info(group.next_id, 0), goal: Goal::Learn });
         }
-        let leader = self.leader();
+        let leader = self.leader_of(at);
         let lost = |id: &ReplicaId| self.machine_of(*id).is_some_and(|machine| machine.disk.lost);
         let forgetful: Vec<ReplicaId> = group.voters().filter(lost).collect();
         let machines = &self.machines;
@@ -147,7 +156,7 @@ impl World {
         };
         let stopped = |id: &ReplicaId| self.machine_of(*id).is_some_and(|machine| machine.stopped);
         let is_followed = |id: &ReplicaId| group.learners().any(|(_, goal)| goal == Goal::Replace(*id));
-        let stopped = group.voters().find(|id| stopped(id) && !is_followed(id));
+        let stopped = group.voters().find(|id| at == FIRST && stopped(id) && !is_followed(id));
         let rng = &mut self.operator.rng;
         if let Some(stopped) = stopped.filter(|_| rng.u8(0..4) > 0) {
             return Some(Change::Add { info: info(group.next_id, 0), goal: Goal::Replace(stopped) });
@@ -158,7 +167,7 @@ impl World {
                 if forgetful.is_empty() { member(rng) } else { forgetful[rng.usize(0..forgetful.len())] };
             return Some(Change::Readmit { id, life: life(id), birth: birth(id) });
         }
-        if self.first.is_some() {
+        if self.first.is_some() || at != FIRST {
             // Members change in the first group; a server refuses it here.
             let orders = self.plan.changes.orders && rng.u8(0..4) > 0;
             return if orders { draw_order(rng, group) } else { Some(draw_limits(rng, group)) };
@@ -191,11 +200,16 @@ impl World {
         })
     }
 
-    /// The leader, as the world sees it.
+    /// The leader of the first group, as the world sees it.
     pub(super) fn leader(&self) -> Option<ReplicaId> {
+        self.leader_of(FIRST)
+    }
+
+    /// The leader of a group, as the world sees it.
+    pub(super) fn leader_of(&self, group: GroupId) -> Option<ReplicaId> {
         let leads = |machine: &&Machine| {
             let life = machine.life.as_ref();
-            life.is_some_and(|life| life.replica.status().protocol.role == Role::Leader)
+            life.is_some_and(|life| life.replica(group).status().protocol.role == Role::Leader)
         };
         self.machines.iter().find(leads).map(|machine| machine.id)
     }
@@ -203,26 +217,28 @@ impl World {
     /// A script asks for a change, made for the group as the replica knows it.
     pub(crate) fn change_in_script(&mut self, of: usize, change: impl FnOnce(&Group) -> Change) -> Checked {
         if let Some(life) = &self.machines[of].life {
-            let group = life.replica.group();
+            let group = life.replica(FIRST).group();
             let request = ChangeRequest { expected: group.version, change: change(group) };
-            self.ask_for_change(of, request)?;
+            self.ask_for_change(of, FIRST, request)?;
         }
         self.settle()
     }
 
-    pub(super) fn ask_for_change(&mut self, of: usize, request: ChangeRequest) -> Checked {
+    pub(super) fn ask_for_change(&mut self, of: usize, group: GroupId, request: ChangeRequest) -> Checked {
         self.coverage.changes_asked += 1;
         self.note(of, Mark::Note, || format!("is asked to {}", describe::change(&request)));
-        let id = RequestId(self.clients.asked);
-        self.clients.asked += 1;
         let payload = request.encode().to_bytes();
-        self.operator.asked.insert(id, Asked { of, request });
-        self.step(of, Event::Request { request: id, kind: CommandKind::Reconfigure, session: None, payload })
+        let client = Waiter::Operator(group, request);
+        self.command(of, group, (CommandKind::Reconfigure, None, payload), client)
     }
 
-    /// A change that was asked for has an outcome.
-    pub(super) fn change_answered(&mut self, asked: Asked, outcome: Outcome) -> Checked {
-        let Asked { of, request } = asked;
+    /// A change that a replica was asked for has an outcome.
+    pub(super) fn change_answered(
+        &mut self,
+        of: usize,
+        (group, request): (GroupId, ChangeRequest),
+        outcome: Outcome,
+    ) -> Checked {
         let reply = match outcome {
             Outcome::Reply(reply) => reply,
             Outcome::Unanswered => unreachable!("it was asked for"),
@@ -231,7 +247,7 @@ impl World {
                     error,
                     RequestError::NotCaughtUp | RequestError::Overloaded | RequestError::TakesNoPart
                 );
-                self.operator.unknown.extend((!void).then_some(request));
+                self.operator.unknown.extend((!void).then_some((group, request)));
                 self.note(of, Mark::Note, || format!("has no outcome of the change: {error}"));
                 return Ok(());
             }
@@ -259,15 +275,15 @@ impl World {
     pub(crate) fn reorder(&mut self, of: usize, protocol: ProtocolKind, election: ElectionKind) -> Checked {
         let Some(life) = &self.machines[of].life else { return Ok(()) };
         let change = Change::Order { protocol, election, overrides: Overrides::default() };
-        let request = ChangeRequest { expected: life.replica.group().version, change };
-        self.ask_for_change(of, request)?;
+        let request = ChangeRequest { expected: life.replica(FIRST).group().version, change };
+        self.ask_for_change(of, FIRST, request)?;
         self.settle()
     }
 
     /// An operator asks a replica for another epoch with the same protocol, once it leads.
     pub(super) fn end_epoch(&mut self, of: usize, tries: u32) -> Checked {
         let running = self.machines[of].life.as_ref().filter(|_| self.machines[of].is_running());
-        let Some(group) = running.map(|life| life.replica.group()) else { return Ok(()) };
+        let Some(group) = running.map(|life| life.replica(FIRST).group()) else { return Ok(()) };
         if self.leads_in(of).is_none() && tries > 0 {
             let wait = self.plan.settings.consensus.election_timeout / 10;
             self.queue.push(self.now + wait, Happening::EpochEnds { of, tries: tries - 1 });
@@ -277,23 +293,24 @@ impl World {
         let overrides = format!("window-max={}", 4 + group.version).parse().expect("it is accepted");
         let change = Change::Order { protocol: group.protocol, election: group.election, overrides };
         let request = ChangeRequest { expected: group.version, change };
-        self.ask_for_change(of, request)
+        self.ask_for_change(of, FIRST, request)
     }
 
     /// An operator wants another replica to lead.
     pub(super) fn hand_over(&mut self, to: usize) -> Checked {
-        let of = self.leader().map_or(to, |leader| self.index(leader));
+        let group = self.some_group();
+        let of = self.leader_of(group).map_or(to, |leader| self.index(leader));
         let to = self.machines[to].id;
         if !self.machines[of].is_running() {
             return Ok(());
         }
         self.note(of, Mark::Note, || format!("is asked to let {to} lead"));
-        self.step(of, Event::Transfer(to))
+        self.step(of, group, Event::Transfer(to))
     }
 
     /// The voters of every group that the present one may become, as far as is known here.
     pub(super) fn possible_voters(&self) -> Vec<Vec<ReplicaId>> {
-        let group = self.reference.group();
+        let group = self.checks[FIRST].reference.group();
         let current = |(version, _): &&(u64, Vec<ReplicaId>)| *version >= group.version;
         let mut possible: Vec<_> =
             self.operator.possible.iter().filter(current).map(|(_, voters)| voters.clone()).collect();
@@ -303,21 +320,23 @@ impl World {
     }
 
     /// A slot was delivered for the first time. If it made a new group, machines are started for the joining replicas.
-    pub(super) fn group_moves(&mut self, slot: Slot) -> Checked {
-        let before = self.groups.latest();
-        let group = self.reference.group();
+    pub(super) fn group_moves(&mut self, of: GroupId, slot: Slot) -> Checked {
+        let checks = &self.checks[of];
+        let (before, group) = (checks.groups.latest(), checks.reference.group());
         if group == before {
             return Ok(());
         }
         let (before, group) = (before.clone(), group.clone());
         self.count_change(&before, &group);
-        self.situations.see(&Sight::Regroups { slot, before: &before, group: &group });
-        self.groups.begins(slot, group.clone())?;
-        self.check_following(slot, &before, &group)?;
-        self.votes.epoch_begins(&group);
-        self.batches.epoch_begins(&group);
-        self.memory.epoch_begins(&group);
-        self.terms.epoch_begins(&group);
+        let checks = &mut self.checks[of];
+        checks.situations.see(&Sight::Regroups { slot, before: &before, group: &group });
+        checks.groups.begins(slot, group.clone())?;
+        checks.epoch_begins(&group);
+        self.check_following(of, slot, &before, &group)?;
+        if of != FIRST {
+            // The first group is what machines come and go with.
+            return Ok(());
+        }
         self.operator.possible.retain(|(version, _)| *version >= group.version);
         if before.outgoing.is_empty() && !group.outgoing.is_empty() {
             self.crash_while_joint();
@@ -395,12 +414,13 @@ impl World {
     }
 
     /// A replica finds that it is no longer needed.
-    pub(super) fn retires(&mut self, of: usize, delivered: Slot) -> Checked {
+    pub(super) fn retires(&mut self, of: usize, group: GroupId, delivered: Slot) -> Checked {
         self.note(of, Mark::Note, || "is not needed any more".to_owned());
-        let (id, group) = (self.machines[of].id, self.groups.after(delivered));
-        let removed = self.groups.latest().member(id).is_none() && group.member(id).is_none();
+        let groups = &self.checks[group].groups;
+        let (id, group) = (self.machines[of].id, groups.after(delivered));
+        let removed = groups.latest().member(id).is_none() && group.member(id).is_none();
         let away = group.is_away(id);
-        demand((removed || away) && self.groups.is_established(group), Invariant::RetiredLast, || {
+        demand((removed || away) && groups.is_established(group), Invariant::RetiredLast, || {
             format!(
                 "{id} retires, and no quorum of version {} of the group has durably entered it",
                 group.version
@@ -409,6 +429,10 @@ impl World {
         if away {
             // Its node stays, and may be chosen again.
             self.coverage.away += 1;
+            return Ok(());
+        }
+        let Some(life) = &self.machines[of].life else { return Ok(()) };
+        if !life.hosted.all().all(|hosted| hosted.retired) {
             return Ok(());
         }
         self.coverage.retirements += 1;

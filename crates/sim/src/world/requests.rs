@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use synod_consensus::Role;
-use synod_replica::{Event, Outcome, ReadId, RequestError, RequestId, SessionCommand};
-use synod_wire::{CommandKind, Slot};
+use synod_replica::{Outcome, SessionCommand};
+use synod_wire::CommandKind;
 
 use super::{
-    Happening, World,
-    clients::{Ask, Heard, Kind, Pending, Response, Scripted, TRAVELS},
+    FIRST, Happening, World,
+    clients::{Ask, Heard, Kind, Response, Scripted, TRAVELS},
+    waiting::{Question, Waiter},
 };
 use crate::{
     chart::{Key, Lane},
     check::{Checked, Invariant, Violation, demand},
     network::{Loss, between},
     ops::{Answer, Op},
-    situations::Sight,
 };
 
 impl World {
@@ -28,18 +28,14 @@ impl World {
             return Ok(());
         }
         self.chart(|chart| chart.arrives(Key::Question(ask.attempt), Lane::Replica(of)));
-        let id = self.clients.asked;
-        self.clients.asked += 1;
-        let (kind, payload, session) = (ask.kind, ask.payload.clone(), ask.session);
-        let pending = Pending { at: of, ask };
-        if kind == Kind::Read {
-            self.clients.reads.insert(ReadId(id), pending);
-            return self.step(of, Event::Read(ReadId(id)));
-        }
-        let request = RequestId(id);
-        self.clients.requests.insert(request, pending);
-        let kind = if kind == Kind::Command { CommandKind::Apply } else { CommandKind::OpenSession };
-        self.step(of, Event::Request { request, kind, session, payload })
+        let group = ask.group;
+        let kind = match ask.kind {
+            Kind::Read => return self.query(of, group, Question::Client(ask)),
+            Kind::Command => CommandKind::Apply,
+            Kind::OpenSession => CommandKind::OpenSession,
+        };
+        let (session, payload) = (ask.session, ask.payload.clone());
+        self.command(of, group, (kind, session, payload), Waiter::Client(ask))
     }
 
     /// Whether a script's attempt is not answered yet.
@@ -67,11 +63,11 @@ impl World {
             Some(_) => Kind::Command,
         };
         if kind != Kind::Read {
-            self.reference.submitted(&payload);
+            self.checks[FIRST].reference.submitted(&payload);
         }
         self.chart(|chart| chart.asks(attempt, of, text.clone()));
         self.clients.scripted.insert(attempt, Scripted { text, op });
-        let ask = Ask { client: 0, worker: 0, attempt, session, kind, payload };
+        let ask = Ask { group: FIRST, client: 0, worker: 0, attempt, session, kind, payload };
         if wait.is_zero() {
             self.asked(of, ask)?;
         } else {
@@ -103,7 +99,7 @@ impl World {
         self.trace.line(self.now, || format!("client    {text}: {answer}"));
     }
 
-    fn respond(&mut self, ask: &Ask, response: Response) {
+    pub(super) fn respond(&mut self, ask: &Ask, response: Response) {
         if let Some(scripted) = self.clients.scripted.remove(&ask.attempt) {
             return self.answer_in_script(ask.attempt, &scripted, &response);
         }
@@ -115,73 +111,26 @@ impl World {
         self.queue.push(self.now + travels, Happening::Heard(Heard { client, worker, attempt, response }));
     }
 
-    /// A replica has the outcome of a command.
-    pub(super) fn answer_request(&mut self, of: usize, request: RequestId, outcome: Outcome) -> Checked {
-        if let Some(asked) = self.operator.answered(request) {
-            return self.change_answered(asked, outcome);
-        }
-        if self.guest_answered(request, &outcome)? {
-            return Ok(());
-        }
-        let Some(pending) = self.clients.requests.remove(&request) else { return Ok(()) };
-        assert_eq!(pending.at, of, "replicas answer what they were asked");
+    /// A replica has the outcome of a client's command.
+    pub(super) fn client_answered(&mut self, of: usize, ask: &Ask, outcome: Outcome) {
         let response = match outcome {
             Outcome::Reply(reply) => {
-                self.note_renewal(of, &pending.ask.payload, &reply);
+                self.note_renewal(of, &ask.payload, &reply);
                 Response::Reply(reply)
             }
             Outcome::Error(error) => Response::Failed(error),
             Outcome::Unanswered => unreachable!("it was asked for"),
         };
-        self.respond(&pending.ask, response);
-        Ok(())
+        self.respond(ask, response);
     }
 
-    pub(super) fn fail_request(&mut self, of: usize, request: RequestId, error: RequestError) -> Checked {
-        self.situations.see(&Sight::Fails(error));
-        self.answer_request(of, request, Outcome::Error(error))
-    }
-
-    pub(super) fn fail_read(&mut self, of: usize, read: ReadId, error: RequestError) {
-        if self.guest_read_failed(read, error) {
-            return;
-        }
-        let Some(pending) = self.clients.reads.remove(&read) else { return };
-        assert_eq!(pending.at, of, "replicas answer what they were asked");
-        self.respond(&pending.ask, Response::Failed(error));
-    }
-
-    /// Answers the reads whose slot is executed.
-    pub(super) fn answer_reads(&mut self, of: usize) -> Checked {
-        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let applied: Slot = life.executor.applied();
-        let ready: Vec<_> = life.reads.reached(|slot| *slot <= applied).collect();
-        for read in ready {
-            if self.guest_read(of, read)? {
-                continue;
-            }
-            let Some(pending) = self.clients.reads.remove(&read) else { continue };
-            let Some(life) = &self.machines[of].life else { return Ok(()) };
-            self.coverage.follower_reads += u64::from(life.replica.status().protocol.role != Role::Leader);
-            let reply = life.executor.query(&pending.ask.payload);
-            self.respond(&pending.ask, Response::Reply(reply));
-        }
-        Ok(())
-    }
-
-    /// A replica crashes, which the clients that wait for it notice.
-    pub(super) fn hang_up_clients(&mut self, of: usize) {
-        let gone = |pending: &&mut Pending| pending.at == of;
-        let requests = self.clients.requests.values_mut().filter(gone).map(|pending| pending.ask.clone());
-        let mut asks: Vec<Ask> = requests.collect();
-        asks.extend(self.clients.reads.values_mut().filter(gone).map(|pending| pending.ask.clone()));
-        self.clients.requests.retain(|_, pending| pending.at != of);
-        self.clients.reads.retain(|_, pending| pending.at != of);
-        for ask in asks {
-            self.respond(&ask, Response::Broken);
-        }
-        self.operator.hangs_up(of);
-        self.hang_up_guests(of);
+    /// A replica answers a client's query from what it has executed.
+    pub(super) fn client_reads(&mut self, of: usize, ask: &Ask) {
+        let Some(life) = &self.machines[of].life else { return };
+        let role = life.replica(ask.group).status().protocol.role;
+        self.coverage.follower_reads += u64::from(role != Role::Leader);
+        let reply = life.hosted[ask.group].executor.query(&ask.payload);
+        self.respond(ask, Response::Reply(reply));
     }
 
     /// A read of whatever state a replica has: it must be the state after some slot, and no older than one
@@ -191,13 +140,13 @@ impl World {
         self.coverage.stale_reads += 1;
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         let op = Op::Get { first: 1, last: keys };
-        let reply = life.executor.query(&op.encode(0, 0));
+        let reply = life.hosted[FIRST].executor.query(&op.encode(0, 0));
         let revision = Answer::decode(&op, &reply).and_then(|answer| answer.revision()).unwrap_or(0);
         let before = std::mem::replace(&mut life.seen_revision, revision);
         demand(revision >= before, Invariant::Monotone, || {
             format!("a stale read at r{} shows revision {revision} after {before}", of + 1)
         })?;
-        self.check_state(of)
+        self.check_state(of, FIRST)
     }
 }
 

@@ -17,7 +17,7 @@ use fastrand::Rng;
 use synod_consensus::{ElectionKind, Role};
 use synod_wire::{Ballot, Slot};
 
-use super::{Happening, World};
+use super::{FIRST, Happening, World};
 use crate::{
     check::{Checked, Invariant, demand},
     clock::Moment,
@@ -201,8 +201,8 @@ impl World {
         let follows = |of: usize| {
             let life = self.machines[of].life.as_ref().filter(|_| self.machines[of].is_running());
             life.is_some_and(|life| {
-                let status = life.replica.status().protocol;
-                life.replica.may_vote()
+                let status = life.replica(FIRST).status().protocol;
+                life.replica(FIRST).may_vote()
                     && status.view.leader == Some(self.machines[leader].id)
                     && Some(status.view.ballot) == ballot
                     && status.decided >= status.decided_elsewhere
@@ -237,7 +237,7 @@ impl World {
         };
         let connected: Vec<usize> = (0..replicas).filter(|&of| reaches(of)).collect();
         let partition = self.cut(cut);
-        let proposed = self.votes.highest();
+        let proposed = self.checks[FIRST].votes.highest();
         self.trials.phase =
             Phase::Electing(Cut { since: self.now, partition, topology, connected, proposed });
         // There must be something to order, wherever the next leader is.
@@ -277,13 +277,13 @@ impl World {
 
     /// The ballot in which a replica leads, if it does.
     pub(super) fn leads_in(&self, of: usize) -> Option<Ballot> {
-        let status = self.machines[of].life.as_ref()?.replica.status().protocol;
+        let status = self.machines[of].life.as_ref()?.replica(FIRST).status().protocol;
         (status.role == Role::Leader).then_some(status.view.ballot)
     }
 
     fn decided(&self, of: usize) -> Slot {
         let life = self.machines[of].life.as_ref();
-        life.map_or(Slot::ZERO, |life| life.replica.status().protocol.decided)
+        life.map_or(Slot::ZERO, |life| life.replica(FIRST).status().protocol.decided)
     }
 
     pub(super) fn decided_max(&self) -> Slot {

@@ -12,7 +12,7 @@ use synod_consensus::Role;
 use synod_kv::KvStore;
 use synod_wire::Slot;
 
-use super::World;
+use super::{FIRST, World};
 use crate::{
     check::{Checked, Invariant, LeaseAct, Violation},
     clock::Moment,
@@ -62,11 +62,11 @@ impl World {
         let site = machine.life.as_mut().map(|life| Site {
             place: (at, life.number),
             service: life.service.as_deref_mut().filter(|_| runs),
-            store: life.executor.machine().store(),
+            store: life.hosted[FIRST].executor.machine().store(),
         });
-        let Some(journal) = self.reference.journal() else { return Ok(()) };
+        let Some(journal) = self.checks[FIRST].reference.journal() else { return Ok(()) };
         let remarks = self.watchers.turn(index, site, moves, &journal.borrow())?;
-        self.situations.see(&Sight::Watches(&remarks));
+        self.checks[FIRST].situations.see(&Sight::Watches(&remarks));
         let Remarks { began, events, after_crash, from_history, after_snapshot, compacted } = remarks;
         self.coverage.watches += u64::from(began);
         self.coverage.events_told += events;
@@ -82,7 +82,8 @@ impl World {
     pub(super) fn watch_to_the_end(&mut self) -> Checked {
         // The last slots may be delivered and not executed yet.
         let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
-        let last = lives.map(|life| life.executor.machine().store().revision()).max().unwrap_or(0);
+        let last =
+            lives.map(|life| life.hosted[FIRST].executor.machine().store().revision()).max().unwrap_or(0);
         for turn in 0.. {
             let Some((index, at)) = self.watchers.behind(turn, last, self.machines.len())? else { break };
             // A replica that is no member any more may lack something.
@@ -98,15 +99,15 @@ impl World {
     fn has_revision(&self, of: usize, revision: i64) -> bool {
         let machine = &self.machines[of];
         let life = machine.life.as_ref().filter(|_| machine.is_running());
-        life.is_some_and(|life| life.executor.machine().store().revision() >= revision)
+        life.is_some_and(|life| life.hosted[FIRST].executor.machine().store().revision() >= revision)
     }
 
     /// Takes note of what a slot that was delivered for the first time does to leases.
     pub(super) fn decide_leases(&mut self, slot: Slot) -> Checked {
-        let Some(journal) = self.reference.journal() else { return Ok(()) };
+        let Some(journal) = self.checks[FIRST].reference.journal() else { return Ok(()) };
         let acts = journal.borrow_mut().take_acts();
         let acts = acts.map_err(|detail| Violation { invariant: Invariant::LeaseTakesItsKeys, detail })?;
-        self.situations.see(&Sight::Leases(&acts));
+        self.checks[FIRST].situations.see(&Sight::Leases(&acts));
         self.leases.decided(slot.0, acts);
         Ok(())
     }
@@ -140,8 +141,8 @@ impl World {
         if renewed.ttls.iter().all(|ttl| *ttl <= 0) {
             return;
         }
-        self.situations.see(&Sight::Renews { of });
-        let role = self.machines[of].life.as_ref().map(|life| life.replica.status().protocol.role);
+        self.checks[FIRST].situations.see(&Sight::Renews { of });
+        let role = self.machines[of].life.as_ref().map(|life| life.replica(FIRST).status().protocol.role);
         if role != Some(Role::Leader) {
             self.coverage.leases_renewed_by_followers += 1;
         }
@@ -152,9 +153,9 @@ impl World {
         if !self.plan.clients.outlives_leases {
             return Ok(());
         }
-        let deadline = self.leases.deadline(self.reference.clock(), self.now);
-        while self.reference.journal().is_some_and(|journal| journal.borrow().has_leases()) {
-            self.leases.still_exist(deadline, self.reference.clock(), self.now)?;
+        let deadline = self.leases.deadline(self.checks[FIRST].reference.clock(), self.now);
+        while self.checks[FIRST].reference.journal().is_some_and(|journal| journal.borrow().has_leases()) {
+            self.leases.still_exist(deadline, self.checks[FIRST].reference.clock(), self.now)?;
             self.run_until(self.now + Duration::from_millis(100))?;
         }
         Ok(())

@@ -13,10 +13,11 @@ use std::{
 };
 
 use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, RCODE, TYPE, rdata::RData};
+use synod_server::urls;
 
 use crate::{
     failure::Failure,
-    serve::{config, flags::ServeArgs, units},
+    serve::{config, flags::ServeArgs},
 };
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -51,7 +52,7 @@ fn discover_from(
     let failed = |why: String| Failure::failed(format!("--discovery-srv {domain}: {why}"));
     let members = members(&servers(), domain, args.etcd.discovery_srv_name.as_deref()).map_err(failed)?;
     let own = args.cluster.initial_advertise_peer_urls.as_ref().or(args.member.listen_peer_urls.first());
-    let own = own.and_then(|url| units::authority(url).ok()).unwrap_or_default();
+    let own = own.and_then(|url| urls::authority(url).ok()).unwrap_or_default();
     let mut changed = args.clone();
     changed.cluster.initial_cluster =
         members.iter().map(|(scheme, at)| format!("{at}={scheme}://{at}")).collect();

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use synod_client::Config;
 use synod_kv::KvStore;
 use synod_server::{
-    Answer, Change, ChangeError, Changed, Config as ServerConfig, Consistency, Elsewhere, Group, InMemory,
-    Limits, Member, MoveError, Registry, Replica, RequestError, Server, Start, Status, SubscribeError,
-    Subscription, Watches,
+    Answer, ChangeError, Changed, Config as ServerConfig, Consistency, Elsewhere, Group, InMemory, Limits,
+    Member, MemberInfo, MoveError, Registry, Replica, RequestError, Server, Start, Status, SubscribeError,
+    Subscription, Wanted, Watches,
 };
 use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId};
 
@@ -130,11 +130,11 @@ impl Replica for Faulty {
         self.inner.limits()
     }
     fn status(&self) -> Status {
-        let status = self.inner.status();
-        let leader = status.leader.filter(|_| !self.leaderless.load(Ordering::SeqCst));
-        Status { leader, ..status }
+        let mut status = self.inner.status();
+        status.node.leader = status.node.leader.filter(|_| !self.leaderless.load(Ordering::SeqCst));
+        status
     }
-    fn group(&self) -> Group {
+    fn group(&self) -> Arc<Group> {
         self.inner.group()
     }
     fn elsewhere(&self) -> Option<Elsewhere> {
@@ -143,8 +143,8 @@ impl Replica for Faulty {
     async fn subscribe(&self, _: Vec<GroupId>, _: Start) -> Result<Box<dyn Subscription>, SubscribeError> {
         Err(self.refusals.lock().unwrap().pop_front().unwrap_or(SubscribeError::NoLog))
     }
-    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Changed, ChangeError> {
-        self.inner.change(expected, change).await
+    async fn change(&self, expected: Option<u64>, wanted: &Wanted<'_>) -> Result<Changed, ChangeError> {
+        self.inner.change(expected, wanted).await
     }
     async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
         self.inner.move_leader(to).await
@@ -152,14 +152,7 @@ impl Replica for Faulty {
 }
 
 pub fn member() -> Member {
-    Member {
-        id: ReplicaId(1),
-        name: "one".into(),
-        peer_urls: Vec::new(),
-        client_urls: Vec::new(),
-        standing: synod_server::Standing::Voter,
-        decided: None,
-    }
+    Member::voter(ReplicaId(1), MemberInfo::new("one", Vec::new()))
 }
 
 /// Two servers of one store.

@@ -3,10 +3,7 @@
 
 use synod_wire::{Ballot, ReplicaId, Slot, Time};
 
-use super::{
-    commit_status::{Merge, Status},
-    rules::follows,
-};
+use super::commit_status::{Merge, Status};
 use crate::{
     Effects, VoterSets,
     raft::{Raft, State},
@@ -21,7 +18,7 @@ impl Raft {
 
     pub(super) fn begin_status(&mut self, ballot: Ballot, merge: Merge) {
         if self.gossip.status.ballot() != ballot {
-            let forgets = self.rules().forgets_status(self.gossip.status.ballot(), ballot);
+            let forgets = self.gossip_rules().forgets_status(self.gossip.status.ballot(), ballot);
             self.gossip.status.raise(self.decided);
             self.gossip.status.begin(ballot, merge, forgets);
         }
@@ -37,7 +34,7 @@ impl Raft {
             return false;
         }
         let voters = &self.log.configuration().voters;
-        self.rules().may_merge(ballot, self.gossip.status.ballot())
+        self.gossip_rules().may_merge(ballot, self.gossip.status.ballot())
             && self.gossip.status.merge(status, |id| voters.contains(id))
     }
 
@@ -63,7 +60,7 @@ impl Raft {
             return;
         }
         let (me, ballot) = (self.members.me(), self.gossip.status.ballot());
-        let (rules, end, last) = (self.rules(), self.log.last_written(), self.log.last_ballot());
+        let (rules, end, last) = (self.gossip_rules(), self.log.last_written(), self.log.last_ballot());
         let durable = rules.stable_through(self.stable, end);
         let own = rules.held_through(durable, self.log.ballot_at(durable), ballot);
         let counted = rules.counted_through(end, last, ballot);
@@ -72,7 +69,7 @@ impl Raft {
         self.gossip.has_news |= own > self.gossip.status.held_by(me) && own > self.gossip.status.commit();
         self.gossip.status.settle(me, own, counted, |value| voters.quorum_value(value));
         self.gossip.status.raise(self.decided);
-        if follows(last, ballot) {
+        if rules.follows(last, ballot) {
             self.verified = self.verified.max(end);
         }
         let committed = self.gossip.status.commit();

@@ -20,7 +20,7 @@ use crate::{
     leadership::Leads,
     raft::{
         Message, Raft, Replication, State,
-        follower::Taken,
+        follower::AppendOutcome,
         log::{Position, fitting},
     },
 };
@@ -377,22 +377,22 @@ impl Raft {
     pub(super) fn take_round(&mut self, now: Time, from: ReplicaId, round: Round, effects: &mut Effects) {
         let answers = round.status.is_none() && round.says_something();
         let Round { ballot, number, prev, prev_ballot, entries, commit, status, beat: _ } = round;
-        let rules = self.rules();
+        let rules = self.gossip_rules();
         let prev_ballot = rules.compares(prev_ballot, self.log.ballot_at(prev), !entries.is_empty());
         match self.take_in(prev, prev_ballot, entries, effects) {
-            Taken::Conflicts(hint) if self.pulls() && from != ballot.replica => {
+            AppendOutcome::Conflicts(hint) if self.pulls() && from != ballot.replica => {
                 self.pull(now, from, ballot, Position { slot: prev, ballot: prev_ballot }, hint, effects);
             }
-            Taken::Conflicts(Position { slot: hint, ballot: hint_ballot }) => {
+            AppendOutcome::Conflicts(Position { slot: hint, ballot: hint_ballot }) => {
                 let conflict = RoundConflict { ballot, number, prev, hint, hint_ballot };
                 effects.send(ballot.replica, Message::RoundConflict(conflict), self.term_lsn);
             }
-            Taken::Nothing => return,
-            Taken::Holds { through, after } if answers => {
+            AppendOutcome::Nothing => return,
+            AppendOutcome::Holds { through, after } if answers => {
                 let through = rules.replies_through(through, self.log.last_written());
                 effects.send(ballot.replica, Message::RoundReply { ballot, number, through }, after);
             }
-            Taken::Holds { .. } => {}
+            AppendOutcome::Holds { .. } => {}
         }
         if status.is_none() {
             self.on_commit(commit, effects);

@@ -51,7 +51,9 @@ pub use messages::{Round, RoundConflict, VoteRound};
 
 pub(super) use gossip::{Gossip, Rounds};
 pub(super) use pace::INTERVAL_MIN;
+pub(super) use planted::rules;
 pub(super) use repair::ByGossip;
+pub(super) use rules::Rules;
 
 use synod_wire::{Ballot, ReplicaId, Time};
 

@@ -1,69 +1,30 @@
-//! The rules of rounds of gossip as a replica follows them: those of `rules.rs`, of which a planted bug replaces one.
+//! The rule of rounds of gossip that each planted bug replaces.
 
-use synod_wire::{Ballot, Slot};
+use synod_wire::Slot;
 
-use super::rules;
-use crate::raft::{Bug, planted::Rules};
+use super::rules::Rules;
+use crate::{Options, raft::Bug};
 
-impl Rules {
-    /// See [`rules::is_of_one_ballot`], of what comes.
-    pub(super) fn may_merge(self, told: Ballot, known: Ballot) -> bool {
-        rules::is_of_one_ballot(told, known) || self.has(Bug::MergeOlderTerms) && told < known
-    }
-
-    /// See [`rules::is_of_one_ballot`], of what is known.
-    pub(super) fn forgets_status(self, known: Ballot, begins: Ballot) -> bool {
-        !rules::is_of_one_ballot(known, begins) && !self.has(Bug::KeepStatusOfTerm)
-    }
-
-    /// The slot through which the log counts as stable: what is on the disk.
-    pub(super) fn stable_through(self, stable: Slot, written: Slot) -> Slot {
-        if self.has(Bug::AckBeforeDurable) { written } else { stable }
-    }
-
-    /// See [`rules::held_through`].
-    pub(super) fn held_through(self, durable: Slot, there: Option<Ballot>, ballot: Ballot) -> Slot {
-        match self.has(Bug::HoldAnyTerm) {
-            true => durable,
-            false => rules::held_through(durable, there, ballot),
+/// The rules of rounds of gossip of a replica with these options: a planted bug replaces one.
+#[inline]
+pub(in crate::raft) fn rules(options: &Options) -> Rules {
+    let mut rules = Rules::SOUND;
+    let Some(crate::Bug::Raft(bug)) = options.planted_bug() else { return rules };
+    match bug {
+        Bug::MergeOlderTerms => rules.may_merge = |told, known| told <= known,
+        Bug::KeepStatusOfTerm => rules.forgets_status = |_, _| false,
+        Bug::AckBeforeDurable => rules.stable_through = |_, written| written,
+        Bug::HoldAnyTerm => rules.held_through = |durable, _, _| durable,
+        Bug::CountBeyondLog => rules.counted_through = |_, _, _| Slot(u64::MAX),
+        Bug::CommitEverything => rules.delivered_through = |_, verified, _| verified,
+        Bug::CommitAnyTerm => rules.delivered_through = |committed, _, end| committed.min(end),
+        Bug::ReplyWithLast => rules.replies_through = |_, end| end,
+        Bug::FitByLength => {
+            rules.compares = |named, own, has_entries| own.filter(|_| !has_entries).unwrap_or(named);
         }
+        Bug::ServeAnyLog => rules.may_serve = |_, _| true,
+        Bug::ReadAtCommit => rules.reads_wait_for_all = |_| false,
+        _ => {}
     }
-
-    /// See [`rules::counted_through`].
-    pub(super) fn counted_through(self, end: Slot, last: Ballot, ballot: Ballot) -> Slot {
-        match self.has(Bug::CountBeyondLog) {
-            true => Slot(u64::MAX),
-            false => rules::counted_through(end, last, ballot),
-        }
-    }
-
-    /// See [`rules::delivered_through`]; the log ends at `end`.
-    pub(super) fn delivered_through(self, committed: Slot, verified: Slot, end: Slot) -> Slot {
-        if self.has(Bug::CommitEverything) {
-            return verified;
-        }
-        rules::delivered_through(committed, if self.has(Bug::CommitAnyTerm) { end } else { verified })
-    }
-
-    /// Whether a log may be served that ends with an entry of `last`, to a replica that asks for the log of `ballot`:
-    /// see [`rules::follows`].
-    pub(super) fn may_serve(self, last: Ballot, ballot: Ballot) -> bool {
-        rules::follows(last, ballot) || self.has(Bug::ServeAnyLog)
-    }
-
-    /// The slot through which a reply to a round says that the logs are equal: the one that the round showed (ERR-6).
-    pub(super) fn replies_through(self, shown: Slot, end: Slot) -> Slot {
-        if self.has(Bug::ReplyWithLast) { end } else { shown }
-    }
-
-    /// The ballot that the entry before a round's entries must have: the one that the round names, whether entries came
-    /// with it or not.
-    pub(super) fn compares(self, named: Ballot, own: Option<Ballot>, has_entries: bool) -> Ballot {
-        own.filter(|_| !has_entries && self.has(Bug::FitByLength)).unwrap_or(named)
-    }
-
-    /// Whether a read waits for all that is proposed: where another replica may know of more decisions than the leader.
-    pub(in crate::raft) fn reads_wait_for_all(self, any_may_commit: bool) -> bool {
-        any_may_commit && !self.has(Bug::ReadAtCommit)
-    }
+    rules
 }

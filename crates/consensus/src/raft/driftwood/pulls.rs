@@ -127,7 +127,7 @@ impl Raft {
 
     /// Sends a replica what follows a position. Returns false if this replica has nothing to send yet.
     fn serves(&self, to: ReplicaId, ballot: Ballot, hint: Position, effects: &mut Effects) -> bool {
-        if !self.rules().may_serve(self.log.last_ballot(), ballot) {
+        if !self.gossip_rules().may_serve(self.log.last_ballot(), ballot) {
             return false;
         }
         let prev =

@@ -5,40 +5,91 @@
 
 use synod_wire::{Ballot, Slot};
 
-/// Whether what a status says of `told` may be merged with what is known of `known`, and is kept when `known` begins:
-/// what replicas hold is said of one leader's log, and nothing of another's (Driftwood 2023, ERR-8).
-pub(in crate::raft) fn is_of_one_ballot(told: Ballot, known: Ballot) -> bool {
-    told == known
-}
+use crate::rules::rules;
 
-/// Whether a log that ends with an entry of `last` is a beginning of the log of the leader of `ballot`. If so, what
-/// stands in it may be committed (Driftwood 2023, figure 12, corrected by ERR-11), and served to others.
-pub(in crate::raft) fn follows(last: Ballot, ballot: Ballot) -> bool {
-    last == ballot
-}
+rules! {
+    // Commit statuses.
 
-/// The slot through which a replica says that it holds the log of the leader of `ballot`: through `durable`, if the
-/// entry there, of the ballot `there`, is the leader's (Driftwood 2023, section 3.3, with ERR-9).
-pub(in crate::raft) fn held_through(durable: Slot, there: Option<Ballot>, ballot: Ballot) -> Slot {
-    if there == Some(ballot) { durable } else { Slot::ZERO }
-}
+    /// Whether what a status says of `told` may be merged with what is known of `known`: what replicas hold is said of
+    /// one leader's log, and nothing of another's (Driftwood 2023, ERR-8).
+    fn may_merge(told: Ballot, known: Ballot) -> bool {
+        told == known
+    }
 
-/// The slot after which a replica counts no holders: the end of its log, if that is a beginning of the leader's. It
-/// does not know which voters count in slots behind it (the document's voters never change).
-pub(in crate::raft) fn counted_through(end: Slot, last: Ballot, ballot: Ballot) -> Slot {
-    if follows(last, ballot) { end } else { Slot::ZERO }
-}
+    /// Whether what is known of `known` is dropped when `begins` begins, for the same reason (ERR-8).
+    fn forgets_status(known: Ballot, begins: Ballot) -> bool {
+        known != begins
+    }
 
-/// The slot through which a replica delivers: what is committed, as far as its log is verified to be the leader's
-/// (Driftwood 2023, figure 12, all servers, corrected by ERR-11: the smaller one, and not the greater).
-pub(in crate::raft) fn delivered_through(committed: Slot, verified: Slot) -> Slot {
-    committed.min(verified)
+    /// The slot through which the log counts as stable: what is on the disk (Ng 2020, E30).
+    #[allow(unused_variables, reason = "a planted bug counts what is written and not durable")]
+    fn stable_through(stable: Slot, written: Slot) -> Slot {
+        stable
+    }
+
+    /// Whether a log that ends with an entry of `last` is a beginning of the log of the leader of `ballot`. If so, what
+    /// stands in it may be committed (Driftwood 2023, figure 12, corrected by ERR-11).
+    fn follows(last: Ballot, ballot: Ballot) -> bool {
+        last == ballot
+    }
+
+    /// The slot through which a replica says that it holds the log of the leader of `ballot`: through `durable`, if the
+    /// entry there, of the ballot `there`, is the leader's (Driftwood 2023, section 3.3, with ERR-9).
+    fn held_through(durable: Slot, there: Option<Ballot>, ballot: Ballot) -> Slot {
+        if there == Some(ballot) { durable } else { Slot::ZERO }
+    }
+
+    /// The slot after which a replica counts no holders: the end of its log, if that is a beginning of the leader's. It
+    /// does not know which voters count in slots behind it (the document's voters never change).
+    fn counted_through(end: Slot, last: Ballot, ballot: Ballot) -> Slot {
+        if follows(last, ballot) { end } else { Slot::ZERO }
+    }
+
+    /// The slot through which a replica whose log ends at `end` delivers: what is committed, as far as its log is
+    /// verified to be the leader's (Driftwood 2023, figure 12, all servers, corrected by ERR-11: the smaller one, and
+    /// not the greater).
+    #[allow(unused_variables, reason = "a planted bug delivers through the end of the log")]
+    fn delivered_through(committed: Slot, verified: Slot, end: Slot) -> Slot {
+        committed.min(verified)
+    }
+
+    // Rounds, and answers to them.
+
+    /// The slot through which a reply to a round says that the logs are equal: the one that the round showed (ERR-6).
+    #[allow(unused_variables, reason = "a planted bug answers with the end of the log")]
+    fn replies_through(shown: Slot, end: Slot) -> Slot {
+        shown
+    }
+
+    /// The ballot that the entry before a round's entries must have: the one that the round names, whether entries came
+    /// with it or not (Ongaro 2014, figure 3.1, AppendEntries, step 2).
+    #[allow(unused_variables, reason = "a planted bug takes the log's own where no entries came")]
+    fn compares(named: Ballot, own: Option<Ballot>, has_entries: bool) -> Ballot {
+        named
+    }
+
+    /// Whether a log may be served that ends with an entry of `last`, to a replica that asks for the log of `ballot`
+    /// (ERR-11).
+    fn may_serve(last: Ballot, ballot: Ballot) -> bool {
+        follows(last, ballot)
+    }
+
+    // Reads.
+
+    /// Whether a read waits for all that is proposed: where another replica may know of more decisions than the leader.
+    fn reads_wait_for_all(any_may_commit: bool) -> bool {
+        any_may_commit
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raft::rules::tests::{at, ballot, end, logs, may_stand_beside};
+    use crate::raft::{
+        Bug,
+        driftwood::planted,
+        rules::tests::{at, ballot, end, logs, may_stand_beside},
+    };
 
     const TERM: u64 = 3;
 
@@ -74,7 +125,9 @@ mod tests {
             let equal = log.iter().zip(leader).take_while(|(one, other)| one == other).count();
             for committed in 0..=leader.len() {
                 for verified in 0..=equal {
-                    let through = delivered_through(Slot(committed as u64), Slot(verified as u64)).0 as usize;
+                    let (committed_slot, verified_slot) = (Slot(committed as u64), Slot(verified as u64));
+                    let end = end(log).slot;
+                    let through = delivered_through(committed_slot, verified_slot, end).0 as usize;
                     assert!(through <= committed && log[..through] == leader[..through]);
                     assert!(through == committed || through == verified, "and no less");
                 }
@@ -85,7 +138,44 @@ mod tests {
     #[test]
     fn statements_of_different_ballots_do_not_meet() {
         for (told, known) in (0..4).flat_map(|told| (0..4).map(move |known| (told, known))) {
-            assert_eq!(is_of_one_ballot(ballot(told), ballot(known)), told == known);
+            let (told_of, known_of) = (ballot(told), ballot(known));
+            assert_eq!(may_merge(told_of, known_of), told == known);
+            assert_eq!(forgets_status(told_of, known_of), told != known);
+            assert_eq!(may_serve(told_of, known_of), told == known);
         }
+    }
+
+    #[test]
+    fn a_round_is_compared_and_answered_by_what_it_shows() {
+        let (shown, end) = (Slot(3), Slot(5));
+        assert_eq!((replies_through(shown, end), stable_through(shown, end)), (shown, shown));
+        for (own, has_entries) in
+            [None, Some(ballot(2))].into_iter().flat_map(|own| [(own, false), (own, true)])
+        {
+            assert_eq!(compares(ballot(1), own, has_entries), ballot(1));
+        }
+        assert!(reads_wait_for_all(true) && !reads_wait_for_all(false));
+    }
+
+    /// A planted bug that changed nothing would never be found.
+    #[test]
+    fn a_planted_bug_replaces_its_rule() {
+        let with =
+            |bug: Bug| planted::rules(&crate::Options { planted: Some(bug.into()), ..Default::default() });
+        let (old, new) = (ballot(1), ballot(2));
+        assert!(
+            with(Bug::MergeOlderTerms).may_merge(old, new) && !with(Bug::MergeOlderTerms).may_merge(new, old)
+        );
+        assert!(!with(Bug::KeepStatusOfTerm).forgets_status(old, new));
+        assert!(with(Bug::ServeAnyLog).may_serve(old, new));
+        assert!(!with(Bug::ReadAtCommit).reads_wait_for_all(true));
+        let (near, far) = (Slot(3), Slot(5));
+        assert_eq!(with(Bug::AckBeforeDurable).stable_through(near, far), far);
+        assert_eq!(with(Bug::HoldAnyTerm).held_through(near, Some(old), new), near);
+        assert_eq!(with(Bug::CountBeyondLog).counted_through(near, new, new), Slot(u64::MAX));
+        assert_eq!(with(Bug::CommitEverything).delivered_through(near, far, far), far);
+        assert_eq!(with(Bug::CommitAnyTerm).delivered_through(far, near, Slot(4)), Slot(4));
+        assert_eq!(with(Bug::ReplyWithLast).replies_through(near, far), far);
+        assert_eq!(with(Bug::FitByLength).compares(old, Some(new), false), new);
     }
 }

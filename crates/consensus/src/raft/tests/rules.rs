@@ -1,6 +1,10 @@
 //! Each rule, and a twin that tries every small case.
 
 use super::*;
+use crate::{
+    Options,
+    raft::{Bug, planted},
+};
 
 pub(crate) fn ballot(term: u64) -> Ballot {
     Ballot { round: term, replica: ReplicaId(term) }
@@ -79,7 +83,7 @@ fn a_quorum_has_reached_the_highest_slot_that_all_of_some_majority_have() {
             let least = |set: Vec<ReplicaId>| set.into_iter().map(held).min().expect("it is a majority");
             let majorities =
                 subsets(&[1, 2, 3, 4]).filter(|set| !set.is_empty() && is_majority_of_each(&voters, set));
-            assert_eq!(Some(reached_by_quorum(&voters, held)), majorities.map(least).max(), "{voters:?}");
+            assert_eq!(Some(reached_by_quorum(&voters, &held)), majorities.map(least).max(), "{voters:?}");
         }
     }
 }
@@ -190,14 +194,15 @@ fn only_what_is_in_conflict_is_replaced() {
                 let entries = sent[prev..].iter().map(|&term| ballot(term));
                 let lacking = first_lacking(first, entries, decided, |slot| at(log, slot));
                 let mut found = log.clone();
-                if let Some(from) = removed_from(lacking, decided) {
+                let through = Slot(sent.len() as u64);
+                if let Some(from) = removed_from(lacking, through, decided) {
                     found.truncate(from.0 as usize - 1);
                 }
                 if let Some(from) = lacking {
                     found.extend(&sent[from.0 as usize - 1..]);
                 }
                 assert_eq!(found, twin, "{log:?} takes in {sent:?} after {prev}");
-                assert_eq!(removed_from(Some(decided), decided), None, "what is decided stays");
+                assert_eq!(removed_from(Some(decided), through, decided), None, "what is decided stays");
             }
         }
     }
@@ -210,4 +215,41 @@ fn a_leader_changes_voters_once_it_has_committed_and_one_change_after_the_other(
         assert_eq!(may(false), Err(ChangeRefused::TooEarly));
         assert_eq!(may(true).is_ok(), (0..=decided).contains(&last_change), "{last_change} {decided}");
     }
+}
+
+#[test]
+fn a_vote_and_an_acknowledgement_rest_on_their_records() {
+    for (entries, term) in (0..4).flat_map(|entries| (0..4).map(move |term| (Lsn(entries), Lsn(term)))) {
+        let rests_on = acknowledgement_rests_on(entries, term);
+        assert!(rests_on >= entries && rests_on >= term && [entries, term].contains(&rests_on));
+        assert_eq!(vote_rests_on(term), term);
+    }
+    for vote in [None, Some(ReplicaId(2))] {
+        assert_eq!(recalls_vote(vote), vote);
+    }
+}
+
+/// A planted bug that changed nothing would never be found.
+#[test]
+fn a_planted_bug_replaces_its_rule() {
+    let with = |bug: Bug| planted::rules(&Options { planted: Some(bug.into()), ..Options::default() });
+    let (one, other) = (ReplicaId(1), ReplicaId(2));
+    assert!(with(Bug::VoteTwice).may_vote(Some(one), other, false));
+    let (long, late) = (end(&[1, 1]), end(&[2]));
+    assert!(with(Bug::VoteByLength).is_up_to_date(long, late) && !is_up_to_date(long, late));
+    assert_eq!(with(Bug::VoteBeforeDurable).vote_rests_on(Lsn(3)), Lsn::ZERO);
+    assert_eq!(with(Bug::ForgetVote).recalls_vote(Some(one)), None);
+    assert_eq!(with(Bug::AckBeforeDurable).acknowledgement_rests_on(Lsn(3), Lsn(2)), Lsn::ZERO);
+    assert_eq!(with(Bug::TruncateAlways).removed_from(None, Slot(4), Slot(2)), Some(Slot(5)));
+    assert!(with(Bug::CountOldTerms).may_commit(Slot(2), Some(ballot(1)), Slot(1), ballot(2)));
+    assert!(with(Bug::ChangeAtOnce).may_change(false, Slot(2), Slot(1)).is_ok());
+    let joint = VoterSets::joint(vec![one], vec![other, ReplicaId(3)]);
+    let union = with(Bug::UnionMajority);
+    assert!(union.elects(&joint, &[other, ReplicaId(3)]) && !elects(&joint, &[other, ReplicaId(3)]));
+    let held = |id: ReplicaId| Slot(u64::from(id != one));
+    assert!(union.reached_by_quorum(&joint, &held) > reached_by_quorum(&joint, &held));
+    let twice = with(Bug::CountVoteMessages);
+    assert!(twice.counts_vote(&[one], one));
+    let three = VoterSets::simple(vec![one, other, ReplicaId(3)]);
+    assert!(twice.elects(&three, &[one, one]) && !elects(&three, &[one, one]));
 }

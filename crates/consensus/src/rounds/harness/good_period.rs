@@ -1,7 +1,7 @@
 //! A world for the layers of chapter 4: first a bad period, in which replicas stop, go on, and lose messages; then a
-//! good one, in which those that are up take a step within every Φ, messages among them arrive within Δ, and clocks run
-//! between α and β (Santos 2012, definitions 4.1 to 4.4). It goes through steps, of which a replica sends one message in
-//! each or receives what has arrived.
+//! good one, in which those that are up take a step in every Φ, messages among them arrive within Δ, and clocks run
+//! between α and β (Santos 2012, definitions 4.1 to 4.4). In a step a replica sends one message, or receives what has
+//! arrived.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Algorithms without layers: in every round each replica hears whatever is drawn, and takes whomever is drawn for the
+//! Algorithms without layers: what each replica hears in a round is drawn, and so is the member that it takes for the
 //! coordinator. Agreement, validity and integrity hold whatever that is; a predicate ends the run with a decision.
 
 use fastrand::Rng;

@@ -1,4 +1,4 @@
-//! Rounds under attack: algorithms with every kind of loss, layers in runs with bad and good periods, and bugs that must
+//! Rounds under attack: algorithms with every kind of loss, layers in runs with bad and good periods, bugs that must
 //! be found. All is drawn from a seed; docs/rounds.md says what is drawn, and what the runs came to.
 //!
 //! - `heard_of.rs`: algorithms alone, with whatever each replica hears.

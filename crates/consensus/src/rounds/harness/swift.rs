@@ -321,8 +321,8 @@ fn b9_5a_swift_rounds_are_flat_in_the_time_out() {
     assert!(rows.iter().all(|row| row[0] > row[1] && row[2] > row[1]), "swift is the best");
 }
 
-/// B9, experiment 5b: δ of 40.3 ms. Timed rounds need twice the delay, swift ones synchronise with little more than one,
-/// and are flat.
+/// B9, experiment 5b: δ of 40.3 ms. Timed rounds need twice the delay. Swift ones need little more than one, and are
+/// flat.
 #[test]
 fn b9_5b_swift_rounds_synchronise_with_little_more_than_one_delay() {
     let run = |way, timeout: u64| {

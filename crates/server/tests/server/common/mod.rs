@@ -48,7 +48,7 @@ macro_rules! answered_by_inner {
         }
     };
     (group) => {
-        fn group(&self) -> synod_server::Group {
+        fn group(&self) -> std::sync::Arc<synod_server::Group> {
             self.inner.group()
         }
     };
@@ -56,9 +56,9 @@ macro_rules! answered_by_inner {
         async fn change(
             &self,
             expected: Option<u64>,
-            change: synod_server::Change,
+            wanted: &synod_server::Wanted<'_>,
         ) -> Result<synod_server::Changed, synod_server::ChangeError> {
-            self.inner.change(expected, change).await
+            self.inner.change(expected, wanted).await
         }
     };
     (move_leader) => {
@@ -77,7 +77,7 @@ pub mod users;
 
 use prometheus_client::{metrics::gauge::ConstGauge, registry::Registry};
 use synod_kv::KvStore;
-use synod_server::{Config, InMemory, Member, Replica, Server, Standing};
+use synod_server::{Config, InMemory, Member, MemberInfo, Replica, Server};
 use synod_wire::{ClusterId, ReplicaId};
 use tonic::transport::{Channel, Endpoint};
 
@@ -89,15 +89,9 @@ pub fn replica() -> InMemory {
 }
 
 pub fn replica_of(store: KvStore) -> InMemory {
-    let member = Member {
-        id: ReplicaId(MEMBER),
-        name: "only".into(),
-        peer_urls: vec!["http://127.0.0.1:2380".into()],
-        client_urls: vec!["http://127.0.0.1:2379".into()],
-        standing: Standing::Voter,
-        decided: None,
-    };
-    InMemory::start(store, ClusterId(CLUSTER), member).unwrap()
+    let mut info = MemberInfo::new("only", vec!["http://127.0.0.1:2380".into()]);
+    info.client_urls = vec!["http://127.0.0.1:2379".into()];
+    InMemory::start(store, ClusterId(CLUSTER), Member::voter(ReplicaId(MEMBER), info)).unwrap()
 }
 
 pub fn config() -> Config {

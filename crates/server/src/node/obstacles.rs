@@ -12,11 +12,11 @@ use synod_node::{Handle, NodeStatus, ObstacleKind, Origin, PeerLink, Tls};
 use synod_replica::Group;
 use synod_wire::{ClusterId, Groups, ReplicaId, Slot};
 
-use super::units;
+use crate::urls;
 
 /// How long something may be in the way until an operator hears of it: members of a new cluster do not start at one
 /// moment, and a change of the members does not reach all at one moment.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// How often a member of another cluster is asked what it was started with.
 const ASK_INTERVAL: Duration = Duration::from_secs(60);
 /// How long its answer may take.
@@ -28,7 +28,7 @@ const SOMETHING: &str = "--initial-cluster-token, --initial-cluster, --groups or
 
 /// What this replica knows of members that belong to other clusters.
 #[derive(Debug, Default)]
-pub struct Obstacles {
+pub(super) struct Obstacles {
     strangers: Mutex<BTreeMap<ReplicaId, Stranger>>,
 }
 
@@ -54,7 +54,7 @@ impl Obstacles {
             let is_known =
                 self.strangers().get(&id).is_some_and(|stranger| stranger.asked.elapsed() < ASK_INTERVAL);
             let url = group.member(id).and_then(|member| member.info.peer_urls.first());
-            let address = url.and_then(|url| units::peer_address(url).ok());
+            let address = url.and_then(|url| urls::peer_address(url).ok());
             let Some(address) = address.filter(|_| !is_known) else { continue };
             let told = Origin::ask_blocking([address.as_str()], tls, ASK_TIMEOUT).ok();
             let told = told.filter(|told| told.cluster != cluster);
@@ -73,8 +73,7 @@ impl Obstacles {
                 let is_misfit = matches!(obstacle.kind, ObstacleKind::OtherCluster | ObstacleKind::Misfit);
                 is_misfit && obstacle.since.elapsed() >= PATIENCE
             });
-            let name = Some(member.info.name.clone()).filter(|name| !name.is_empty());
-            let name = name.unwrap_or_else(|| member.id.to_string());
+            let name = member.name();
             let obstacle = peer.obstacle.as_ref().map(|obstacle| (obstacle.kind, &*obstacle.why));
             let differs = strangers.get(&member.id).and_then(|stranger| stranger.differs.as_deref());
             let url = member.info.peer_urls.first().map_or("", String::as_str);
@@ -212,7 +211,7 @@ type OfGroup = (&'static str, fn(&Group) -> String);
 const FLAGS_OF_GROUP: [OfGroup; 6] = [
     ("initial-cluster", |group| {
         let member = |member: &synod_replica::Member| {
-            let urls: Vec<&str> = member.info.peer_urls.iter().map(|url| units::plain(url)).collect();
+            let urls: Vec<&str> = member.info.peer_urls.iter().map(|url| urls::plain(url)).collect();
             format!("{}={}", member.info.name, urls.join("+"))
         };
         group.members.iter().map(member).collect::<Vec<_>>().join(",")

@@ -6,12 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use synod_node::{AskError, Origin, Repeats, Tls};
-use synod_replica::{Member, Standing};
+use synod_node::{AskError, Config, Merging, Origin, Repeats, Tls};
+use synod_replica::{Member, Skips, Standing};
 use synod_wire::{Groups, ReplicaId};
 
-use super::units;
-use crate::failure::Failure;
+use super::Error;
+use crate::urls;
 
 /// How long all the other replicas may be silent before this one gives up.
 const WAIT_MAX: Duration = Duration::from_secs(15);
@@ -27,10 +27,25 @@ pub struct Joining {
     pub peer_url: String,
     /// The `host:port` of each other replica, or `https://host:port`.
     pub others: Vec<String>,
+    /// The groups that the cluster must have, if that matters.
+    pub groups: Option<Groups>,
+    /// When a group goes on in the common order if it orders less than others, if the cluster's are merged.
+    pub skips: Skips,
+}
+
+/// Asks which number this replica has in its cluster and what the group is, and writes it into `config`. Returns the
+/// groups of the cluster.
+pub(super) fn join(joining: &Joining, config: &mut Config, stop: &AtomicBool) -> Result<Groups, Error> {
+    let (me, origin) = ask(joining, config.tls.as_ref(), stop)?;
+    let groups = groups(&origin, joining.groups)?;
+    tracing::info!(%me, cluster = %origin.cluster, %groups, "joining");
+    config.merging = Merging::of_cluster(groups, joining.skips);
+    (config.me, config.cluster, config.joins) = (me, origin.cluster, Some(origin));
+    Ok(groups)
 }
 
 /// Asks the other replicas until one answers, and finds this replica among the members.
-pub fn join(joining: &Joining, tls: Option<&Tls>, stop: &AtomicBool) -> Result<(ReplicaId, Origin), Failure> {
+fn ask(joining: &Joining, tls: Option<&Tls>, stop: &AtomicBool) -> Result<(ReplicaId, Origin), Error> {
     let deadline = Instant::now() + WAIT_MAX;
     let mut warnings = Repeats::default();
     tracing::info!(others = joining.others.join(","), "asking who belongs to the cluster");
@@ -38,10 +53,10 @@ pub fn join(joining: &Joining, tls: Option<&Tls>, stop: &AtomicBool) -> Result<(
         match Origin::ask_blocking(joining.others.iter().map(String::as_str), tls, WAIT_MAX) {
             Ok(origin) => break origin,
             Err(error @ AskError::Divided { .. }) => {
-                return Err(Failure::failed(format!("--initial-cluster: {error}")));
+                return Err(Error::Join(format!("--initial-cluster: {error}")));
             }
             Err(error) if Instant::now() + PAUSE >= deadline || stop.load(Ordering::Acquire) => {
-                return Err(Failure::failed(format!(
+                return Err(Error::Join(format!(
                     "--initial-cluster-state existing: {error}. Name members of the cluster that run in \
                      --initial-cluster; give --initial-cluster-state new if the cluster is to begin now"
                 )));
@@ -59,22 +74,21 @@ pub fn join(joining: &Joining, tls: Option<&Tls>, stop: &AtomicBool) -> Result<(
 }
 
 /// The groups of the cluster, which must be those that a flag asks for.
-pub fn groups(origin: &Origin, asked_for: Option<Groups>) -> Result<Groups, Failure> {
+fn groups(origin: &Origin, asked_for: Option<Groups>) -> Result<Groups, Error> {
     let groups = origin.groups();
     match asked_for.filter(|asked| *asked != groups) {
-        Some(other) => Err(Failure::usage(format!(
+        Some(other) => Err(Error::Setting(format!(
             "--groups {other}: the cluster to be joined has other groups; accepted: --groups {groups}"
         ))),
         None => Ok(groups),
     }
 }
 
-fn find(joining: &Joining, origin: &Origin) -> Result<ReplicaId, Failure> {
+fn find(joining: &Joining, origin: &Origin) -> Result<ReplicaId, Error> {
     let Joining { name, peer_url, .. } = joining;
     let group = &origin.present;
-    let has_url = |member: &&Member| {
-        member.info.peer_urls.iter().any(|url| units::plain(url) == units::plain(peer_url))
-    };
+    let has_url =
+        |member: &&Member| member.info.peer_urls.iter().any(|url| urls::plain(url) == urls::plain(peer_url));
     let has_name = |member: &&Member| member.info.name == *name;
     let members = || group.members.iter();
     // A replica that replaces another may have its address, so the youngest counts.
@@ -85,14 +99,14 @@ fn find(joining: &Joining, origin: &Origin) -> Result<ReplicaId, Failure> {
             .map(|member| format!("{}={}", member.info.name, member.info.peer_urls.join(",")))
             .collect();
         let what = if removed { "was removed from the cluster" } else { "is not a member of the cluster" };
-        return Err(Failure::failed(format!(
+        return Err(Error::Join(format!(
             "{name} at {peer_url} {what}, whose members are {}. Add it first:\n  synod member add {name} --peer-urls \
              {peer_url}",
             known.join(", ")
         )));
     };
     if member.standing == Standing::Voter {
-        return Err(Failure::failed(format!(
+        return Err(Error::Join(format!(
             "{name} at {peer_url} votes in the cluster already, so it had data once, and they are not in its data \
              directory. A replica that lost its data cannot come back under its old id, since it forgot what it \
              promised. If they are elsewhere, correct --data-dir; if they are lost, replace it:\n  synod member \
@@ -120,7 +134,8 @@ mod tests {
     }
 
     fn ask(group: &Group, name: &str, url: &str) -> Result<u64, String> {
-        let joining = Joining { name: name.into(), peer_url: url.into(), others: Vec::new() };
+        let (groups, skips) = (None, Skips::default());
+        let joining = Joining { name: name.into(), peer_url: url.into(), others: Vec::new(), groups, skips };
         let origin = Origin::new(ClusterId(1), group.clone());
         find(&joining, &origin).map(|id| id.0).map_err(|failure| failure.to_string())
     }

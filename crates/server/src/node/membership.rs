@@ -6,6 +6,7 @@
 //! all must begin with the same group.
 
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -18,11 +19,8 @@ use synod_node::{AskError, ChangeError, Handle, Origin, Repeats, Tls};
 use synod_replica::{Change, Group, Member, Refusal, RequestError};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
-use super::{
-    obstacles::{Obstacles, PATIENCE},
-    units,
-};
-use crate::failure::Failure;
+use super::obstacles::{Obstacles, PATIENCE};
+use crate::urls;
 
 /// The time between two looks.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(100);
@@ -46,7 +44,7 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A replica, and what its membership has to say about it.
 #[derive(Debug)]
-pub struct Membership {
+pub(super) struct Membership {
     /// On the first group.
     pub handle: Handle,
     /// On the other groups, by their numbers.
@@ -64,7 +62,7 @@ pub struct Membership {
 
 /// A handle on the thread that looks after the membership.
 #[derive(Clone, Debug, Default)]
-pub struct Watch {
+pub(super) struct Watch {
     removed: Arc<AtomicBool>,
     /// The replica knows that it is a member, and what was decided before it asked.
     joined: Arc<AtomicBool>,
@@ -85,7 +83,7 @@ impl Watch {
         self.joined.load(Ordering::Acquire)
     }
 
-    /// Takes note that clients are served, so that the others may be told where.
+    /// Clients are served from now on, so the others may be told where.
     pub fn opened(&self) {
         self.open.store(true, Ordering::Release);
     }
@@ -98,14 +96,11 @@ impl Watch {
 
 impl Membership {
     /// Begins to look after the membership, on a thread of its own.
-    pub fn start(self) -> Result<Watch, Failure> {
+    pub fn start(self) -> io::Result<Watch> {
         let watch = Watch::default();
         let seen = watch.clone();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(Failure::failed)?;
-        thread::Builder::new()
-            .name("membership".into())
-            .spawn(move || self.run(&seen, &runtime))
-            .map_err(Failure::failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        thread::Builder::new().name("membership".into()).spawn(move || self.run(&seen, &runtime))?;
         Ok(watch)
     }
 
@@ -289,7 +284,7 @@ impl Membership {
 
 fn addresses<'a>(members: impl Iterator<Item = &'a Member>) -> Vec<String> {
     let urls = members.filter_map(|member| member.info.peer_urls.first());
-    urls.filter_map(|url| units::peer_address(url).ok()).collect()
+    urls.filter_map(|url| urls::peer_address(url).ok()).collect()
 }
 
 /// Whether an answer says that a replica was removed. Only an answer with a group that is no older than the one that

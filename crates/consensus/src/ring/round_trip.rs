@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// An estimate of how long what is sent round the ring takes until it is decided. It rises at once, and falls slowly.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Walk {
+pub(super) struct RoundTrip {
     longest: Duration,
 }
 
@@ -16,7 +16,7 @@ pub(super) struct Took {
     pub(super) repeated: bool,
 }
 
-impl Walk {
+impl RoundTrip {
     /// How many of the longest ways fit into the time after which something is sent again.
     const WAYS: u32 = 3;
 
@@ -31,7 +31,7 @@ impl Walk {
     /// How long to wait before something is sent again, at first: no less than `least`, and in any case no more than
     /// `most`, after which a message is rather lost than on its way.
     pub(super) fn wait(&self, least: Duration, most: Duration) -> Duration {
-        (self.longest * Walk::WAYS).max(least).min(most)
+        (self.longest * RoundTrip::WAYS).max(least).min(most)
     }
 }
 
@@ -48,26 +48,26 @@ mod tests {
 
     #[test]
     fn a_long_way_is_waited_for_once_it_is_known() {
-        let mut walk = Walk::default();
-        assert_eq!(walk.wait(LEAST, MOST), LEAST);
+        let mut round_trip = RoundTrip::default();
+        assert_eq!(round_trip.wait(LEAST, MOST), LEAST);
         // It takes 160 ms, and was sent again after 100.
-        walk.took(took(160, true), LEAST);
-        assert_eq!(walk.wait(LEAST, MOST), Duration::from_millis(240));
-        walk.took(took(160, false), LEAST);
-        assert_eq!(walk.wait(LEAST, MOST), Duration::from_millis(480));
-        walk.took(took(400, false), LEAST);
-        assert_eq!(walk.wait(LEAST, MOST), MOST);
-        assert_eq!(walk.wait(MOST * 2, MOST), MOST);
+        round_trip.took(took(160, true), LEAST);
+        assert_eq!(round_trip.wait(LEAST, MOST), Duration::from_millis(240));
+        round_trip.took(took(160, false), LEAST);
+        assert_eq!(round_trip.wait(LEAST, MOST), Duration::from_millis(480));
+        round_trip.took(took(400, false), LEAST);
+        assert_eq!(round_trip.wait(LEAST, MOST), MOST);
+        assert_eq!(round_trip.wait(MOST * 2, MOST), MOST);
     }
 
     #[test]
     fn a_loss_is_soon_forgotten() {
-        let mut walk = Walk::default();
-        walk.took(took(3_000, true), LEAST);
-        assert_eq!(walk.wait(LEAST, MOST), LEAST * 3);
+        let mut round_trip = RoundTrip::default();
+        round_trip.took(took(3_000, true), LEAST);
+        assert_eq!(round_trip.wait(LEAST, MOST), LEAST * 3);
         for _ in 0..9 {
-            walk.took(took(2, false), LEAST);
+            round_trip.took(took(2, false), LEAST);
         }
-        assert_eq!(walk.wait(LEAST, MOST), LEAST);
+        assert_eq!(round_trip.wait(LEAST, MOST), LEAST);
     }
 }

@@ -9,24 +9,23 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use synod_replica::Group;
-use synod_transport::Peer;
 use synod_wire::{GroupId, ReplicaId, Time};
 
 /// For how many election time-outs a removed replica stays a peer, from its removal or from the end of its
 /// last session on. A leader of Raft goes on telling it what is decided for four.
 const TIMEOUTS: u32 = 5;
 
-/// The peers of this replica: the members, and the former members that it still keeps.
+/// The peers of this replica: the members, and the former members that it still keeps, each with where it is.
 #[derive(Debug)]
-pub(crate) struct Parting {
+pub struct Parting<A> {
     kept_for: Duration,
     /// What each group says, by its number.
-    groups: Vec<OfGroup>,
+    groups: Vec<OfGroup<A>>,
     /// The members of all groups.
-    members: Vec<Peer>,
+    members: Vec<(ReplicaId, A)>,
     /// The former members that are still kept, in the order in which they left, each with the time from which
     /// its time counts.
-    leaving: Vec<(Peer, Time)>,
+    leaving: Vec<((ReplicaId, A), Time)>,
     /// The replicas to which there is a session.
     linked: BTreeSet<ReplicaId>,
     /// Whether decisions still need the voters from before the last change.
@@ -34,9 +33,9 @@ pub(crate) struct Parting {
 }
 
 /// What a group says of its members.
-#[derive(Clone, Debug, Default)]
-struct OfGroup {
-    members: Vec<Peer>,
+#[derive(Debug)]
+struct OfGroup<A> {
+    members: Vec<(ReplicaId, A)>,
     /// The members, and those that its last change removed.
     known: Vec<ReplicaId>,
     next_id: ReplicaId,
@@ -44,11 +43,15 @@ struct OfGroup {
     unsettled: bool,
 }
 
-impl Parting {
-    pub(crate) fn new(election_timeout: Duration, groups: usize) -> Parting {
+impl<A: Clone> Parting<A> {
+    /// A node of this many groups, which have said nothing so far.
+    #[must_use]
+    pub fn new(election_timeout: Duration, groups: usize) -> Parting<A> {
+        let silent =
+            || OfGroup { members: Vec::new(), known: Vec::new(), next_id: ReplicaId(0), unsettled: false };
         Parting {
             kept_for: election_timeout * TIMEOUTS,
-            groups: vec![OfGroup::default(); groups],
+            groups: std::iter::repeat_with(silent).take(groups).collect(),
             members: Vec::new(),
             leaving: Vec::new(),
             linked: BTreeSet::new(),
@@ -56,15 +59,14 @@ impl Parting {
         }
     }
 
-    /// Takes note that a group changed and has these members now; `former` are the members that its last
-    /// change removed.
-    pub(crate) fn group(
+    /// A group has changed and has these members now; `former` are the members that its last change removed.
+    pub fn group(
         &mut self,
         now: Time,
         of: GroupId,
         group: &Group,
-        members: Vec<Peer>,
-        former: Vec<Peer>,
+        members: Vec<(ReplicaId, A)>,
+        former: Vec<(ReplicaId, A)>,
     ) {
         self.groups[usize::from(of.0)] = OfGroup {
             members,
@@ -73,18 +75,17 @@ impl Parting {
             unsettled: !group.outgoing.is_empty(),
         };
         self.unsettled = self.groups.iter().any(|group| group.unsettled);
-        let mut members: Vec<Peer> = Vec::new();
+        let mut members: Vec<(ReplicaId, A)> = Vec::new();
         // The first group is the first to know of new addresses.
         for peer in self.groups.iter().flat_map(|group| &group.members) {
-            if !is_among(&members, peer.id) {
+            if !is_among(&members, peer.0) {
                 members.push(peer.clone());
             }
         }
         let before = std::mem::replace(&mut self.members, members);
-        self.leaving.retain(|(peer, _)| !is_among(&self.members, peer.id));
+        self.leaving.retain(|(peer, _)| !is_among(&self.members, peer.0));
         for peer in before.into_iter().chain(former) {
-            let known = self.peers().any(|known| known.id == peer.id);
-            if !known {
+            if !self.has(peer.0) {
                 self.leaving.push((peer, now));
             }
         }
@@ -92,27 +93,28 @@ impl Parting {
 
     /// Whether a group knows the replica `id`, or has not seen it yet, since this replica lags there. All others were
     /// removed from every group, and ids are not given twice, so nobody will show the birth of such a replica again.
-    pub(crate) fn remembers(&self, id: ReplicaId) -> bool {
+    #[must_use]
+    pub fn remembers(&self, id: ReplicaId) -> bool {
         self.groups.iter().any(|group| id >= group.next_id || group.known.contains(&id))
     }
 
-    /// Takes note that a session to a replica began or ended.
-    pub(crate) fn linked(&mut self, now: Time, id: ReplicaId, up: bool) {
+    /// A session to a replica began or ended.
+    pub fn linked(&mut self, now: Time, id: ReplicaId, up: bool) {
         if up {
             self.linked.insert(id);
         } else {
             self.linked.remove(&id);
         }
-        let left = self.leaving.iter_mut().find(|(peer, _)| peer.id == id);
+        let left = self.leaving.iter_mut().find(|(peer, _)| peer.0 == id);
         left.into_iter().for_each(|(_, since)| *since = now);
     }
 
     /// Drops the former members whose time is over; returns whether there were any.
-    pub(crate) fn look(&mut self, now: Time) -> bool {
+    pub fn look(&mut self, now: Time) -> bool {
         let before = self.leaving.len();
         let Parting { kept_for, leaving, linked, unsettled, .. } = self;
         for (peer, since) in leaving.iter_mut() {
-            if *unsettled || linked.contains(&peer.id) {
+            if *unsettled || linked.contains(&peer.0) {
                 *since = now;
             }
         }
@@ -121,23 +123,24 @@ impl Parting {
     }
 
     /// The replicas to be connected with.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> {
+    pub fn peers(&self) -> impl Iterator<Item = &(ReplicaId, A)> {
         self.members.iter().chain(self.leaving.iter().map(|(peer, _)| peer))
     }
 
     /// Whether this replica speaks to the replica `id`.
-    pub(crate) fn has(&self, id: ReplicaId) -> bool {
-        self.peers().any(|peer| peer.id == id)
+    #[must_use]
+    pub fn has(&self, id: ReplicaId) -> bool {
+        self.peers().any(|peer| peer.0 == id)
     }
 }
 
-fn is_among(peers: &[Peer], id: ReplicaId) -> bool {
-    peers.iter().any(|peer| peer.id == id)
+fn is_among<A>(peers: &[(ReplicaId, A)], id: ReplicaId) -> bool {
+    peers.iter().any(|peer| peer.0 == id)
 }
 
 #[cfg(test)]
 mod tests {
-    use synod_consensus::{Options, ProtocolKind};
+    use synod_replica::Settings;
 
     use super::*;
 
@@ -148,19 +151,19 @@ mod tests {
         Time::ZERO + SECOND * u32::try_from(seconds).expect("few")
     }
 
-    fn peers(ids: &[u64]) -> Vec<Peer> {
-        ids.iter().map(|&id| Peer { id: ReplicaId(id), address: format!("h{id}:1") }).collect()
+    fn peers(ids: &[u64]) -> Vec<(ReplicaId, String)> {
+        ids.iter().map(|&id| (ReplicaId(id), format!("h{id}:1"))).collect()
     }
 
-    fn ids(parting: &Parting) -> Vec<u64> {
-        parting.peers().map(|peer| peer.id.0).collect()
+    fn ids(parting: &Parting<String>) -> Vec<u64> {
+        parting.peers().map(|peer| peer.0.0).collect()
     }
 
     fn group() -> Group {
-        Group::of(&Options::of(ProtocolKind::Raft), (1..=4).map(ReplicaId))
+        Group::of(&Settings::default().consensus, (1..=4).map(ReplicaId))
     }
 
-    fn parting() -> Parting {
+    fn parting() -> Parting<String> {
         let mut parting = Parting::new(SECOND, 1);
         parting.group(at(0), FIRST, &group(), peers(&[2, 3, 4]), Vec::new());
         parting
@@ -168,8 +171,7 @@ mod tests {
 
     #[test]
     fn a_replica_that_a_lagging_group_has_not_seen_is_remembered() {
-        let of =
-            |ids: &[u64]| Group::of(&Options::of(ProtocolKind::Raft), ids.iter().copied().map(ReplicaId));
+        let of = |ids: &[u64]| Group::of(&Settings::default().consensus, ids.iter().copied().map(ReplicaId));
         let (now, later) = (of(&[1, 2, 3, 5]), of(&[1, 2, 3]));
         let mut parting = Parting::new(SECOND, 2);
         parting.group(at(0), FIRST, &now, peers(&[2, 3, 5]), Vec::new());
@@ -219,7 +221,7 @@ mod tests {
     #[test]
     fn a_replica_is_a_peer_until_every_group_has_removed_it() {
         let mut parting = Parting::new(SECOND, 2);
-        let without = Group::of(&Options::of(ProtocolKind::Raft), (1..=3).map(ReplicaId));
+        let without = Group::of(&Settings::default().consensus, (1..=3).map(ReplicaId));
         for of in [FIRST, GroupId(1)] {
             parting.group(at(0), of, &group(), peers(&[2, 3, 4]), Vec::new());
         }

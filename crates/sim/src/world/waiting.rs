@@ -1,0 +1,142 @@
+//! Those who wait at a replica, for the outcome of a command or the answer to a query: the host keeps them, and hands
+//! them out with what they wait for.
+
+use bytes::Bytes;
+use synod_host::Input;
+use synod_replica::{ChangeRequest, Event, Outcome, ReadId, RequestError, SessionCommand};
+use synod_wire::{CommandKind, GroupId};
+
+#[cfg(feature = "kv")]
+use super::clients::{Ask, Response};
+use super::{
+    World,
+    machine::{Life, Task},
+};
+use crate::{check::Checked, situations::Sight};
+
+/// Somebody who waits for the outcome of a command.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    /// A client of the store, or a script.
+    #[cfg(feature = "kv")]
+    Client(Ask),
+    /// A client of the guest.
+    Guest(usize),
+    /// The replica itself, for its guest.
+    OfGuest,
+    /// The operator, who asked for this change of a group.
+    Operator(GroupId, ChangeRequest),
+}
+
+/// A query, and who asks.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// A client of the store, or a script.
+    #[cfg(feature = "kv")]
+    Client(Ask),
+    /// A client of the guest.
+    Guest(usize),
+}
+
+impl World {
+    /// A command reaches the replica of a group.
+    pub(super) fn command(
+        &mut self,
+        of: usize,
+        group: GroupId,
+        (kind, session, payload): (CommandKind, Option<SessionCommand>, Bytes),
+        client: Waiter,
+    ) -> Checked {
+        self.take(of, Input::Command { group, kind, session, payload, client })
+    }
+
+    /// A query reaches the replica of a group.
+    pub(super) fn query(&mut self, of: usize, group: GroupId, question: Question) -> Checked {
+        // The host asks with one such event for all queries of a burst.
+        self.checks[group].situations.see(&Sight::Takes { of, event: &Event::Read(ReadId(0)) });
+        self.take(of, Input::Query(group, question))
+    }
+
+    /// A replica has the outcome of a command.
+    pub(super) fn answer_request(&mut self, of: usize, waiter: Waiter, outcome: Outcome) -> Checked {
+        match waiter {
+            #[cfg(feature = "kv")]
+            Waiter::Client(ask) => self.client_answered(of, &ask, outcome),
+            Waiter::Guest(client) => self.guest_answered(of, client, &outcome)?,
+            Waiter::OfGuest => self.guest_looked(of, outcome),
+            Waiter::Operator(group, request) => self.change_answered(of, (group, request), outcome)?,
+        }
+        Ok(())
+    }
+
+    pub(super) fn fail_request(
+        &mut self,
+        of: usize,
+        group: GroupId,
+        waiter: Waiter,
+        error: RequestError,
+    ) -> Checked {
+        self.checks[group].situations.see(&Sight::Fails(error));
+        self.answer_request(of, waiter, Outcome::Error(error))
+    }
+
+    pub(super) fn fail_read(&mut self, question: Question, error: RequestError) {
+        match question {
+            #[cfg(feature = "kv")]
+            Question::Client(ask) => self.respond(&ask, Response::Failed(error)),
+            Question::Guest(client) => self.guest_read_failed(client, error),
+        }
+    }
+
+    /// Answers the queries whose slot is executed.
+    pub(super) fn answer_reads(&mut self, of: usize, group: GroupId) -> Checked {
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        let hosted = &mut life.hosted[group];
+        if hosted.reads.is_empty() {
+            return Ok(());
+        }
+        let applied = hosted.executor.applied();
+        let ready: Vec<_> = hosted.reads.reached(|slot| *slot <= applied).collect();
+        for question in ready {
+            match question {
+                #[cfg(feature = "kv")]
+                Question::Client(ask) => self.client_reads(of, &ask),
+                Question::Guest(client) => self.guest_read(of, client)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A replica crashes, which everybody notices who waits for it.
+    pub(super) fn hang_up(&mut self, of: usize, life: &mut Life) {
+        let (mut waiters, mut questions) = life.host.stop();
+        for hosted in life.hosted.all_mut() {
+            for task in hosted.execution.hand_over() {
+                match task {
+                    Task::Execute { waiters: of_batch, .. } => {
+                        waiters.extend(of_batch.into_iter().map(|(_, waiter)| waiter));
+                    }
+                    Task::Read { questions: confirmed, .. } => questions.extend(confirmed),
+                    Task::Snapshot | Task::Install(_) => {}
+                }
+            }
+            questions.extend(hosted.reads.reached(|_| true));
+        }
+        for waiter in waiters {
+            match waiter {
+                #[cfg(feature = "kv")]
+                Waiter::Client(ask) => self.respond(&ask, Response::Broken),
+                Waiter::Guest(client) => self.guest_hangs_up(client),
+                Waiter::OfGuest => self.guest_looks_no_more(of),
+                Waiter::Operator(group, request) => self.operator.hangs_up(group, request),
+            }
+        }
+        for question in questions {
+            match question {
+                #[cfg(feature = "kv")]
+                Question::Client(ask) => self.respond(&ask, Response::Broken),
+                Question::Guest(client) => self.guest_hangs_up(client),
+            }
+        }
+    }
+}
