@@ -41,7 +41,7 @@ pub static ROUNDS: Outside = Outside::new::<Message, SlotRecord>(
     &[ElectionKind::None],
     Survives { lost_logs: true, lost_replicas: true },
     |options, members, restart, now, effects| {
-        Box::new(RoundsLog::start(options, members, &restart, now, effects))
+        Box::new(RoundsLog::start(options, members, &restart, &SOUND, now, effects))
     },
 )
 .without_leader();
@@ -71,6 +71,9 @@ crate::messages! {
         6, HeartbeatAnswer: Told { number: u64, last: Slot },
     }
 }
+
+/// The rules of a replica, unless a test plants a bug.
+static SOUND: Rules = Rules::SOUND;
 
 /// Rounds of a phase.
 const PHASE: u64 = 3;
@@ -139,6 +142,7 @@ struct Read {
 pub struct RoundsLog {
     /// What it promised and accepted, and what is decided.
     slots: SlotAcceptor,
+    rules: &'static Rules,
     synchronisation: Synchronisation,
     /// Batches of this replica's clients that are not delivered.
     offers: VecDeque<Batch>,
@@ -173,6 +177,7 @@ impl RoundsLog {
         options: Options,
         members: Members,
         restart: &Restart,
+        rules: &'static Rules,
         now: Time,
         effects: &mut Effects,
     ) -> RoundsLog {
@@ -180,10 +185,10 @@ impl RoundsLog {
         let replicas = u32::try_from(members.count()).unwrap_or(u32::MAX);
         let synchronisation = Bounds::exact(replicas, delay, delay / STEP_PARTS).swift();
         let slots = SlotAcceptor::start(&ROUNDS, options, members, restart, effects);
-        // Above every round in which an earlier life may have spoken.
-        let round = Round(slots.promised().0.round * PHASE + 1);
+        let round = Round((rules.resumes_in(slots.promised().0) - 1) * PHASE + 1);
         let mut replica = RoundsLog {
             slots,
+            rules,
             synchronisation,
             offers: VecDeque::new(),
             round,
@@ -236,7 +241,7 @@ impl RoundsLog {
     }
 
     fn is_mute(&self) -> bool {
-        self.slots.role() == Role::Recovering
+        !self.rules.may_speak(self.slots.role() == Role::Recovering)
     }
 
     /// Whether something is still to be ordered, as far as this replica knows.
@@ -265,11 +270,12 @@ impl RoundsLog {
         if self.slots.promised().0 < self.ballot() {
             self.slots.promise(self.ballot(), effects);
         }
-        let (letter, after) = self.letter();
+        let (letter, record) = self.letter();
+        let after = self.rules.leaves_after(record);
         let here =
             Message::Here { round: self.round.0, decided: self.slots.decided(), busy: self.has_more() };
         let is_for_all = !matches!(letter, Message::Estimate { .. });
-        let is_for = |id| is_for_all || Some(id) == self.coordinator;
+        let is_for = |id| is_for_all || self.rules.is_addressed(id, self.coordinator);
         let said = |&id| (id, if is_for(id) { letter.clone() } else { here.clone() });
         self.said = self.members().ids().iter().map(said).collect();
         let me = self.me();
@@ -342,7 +348,7 @@ impl RoundsLog {
         }
         match *message {
             Message::Ask { number } => {
-                let last = self.slots.last().max(self.slots.decided());
+                let last = self.rules.read_through(self.slots.last(), self.slots.decided());
                 effects.send(from, Message::Told { number, last }, Lsn::ZERO);
                 return;
             }
@@ -417,10 +423,10 @@ impl RoundsLog {
         }
     }
 
-    fn sight<'a>(&'a self, rules: &'a Rules) -> Sight<'a> {
+    fn sight(&self) -> Sight<'_> {
         let letters = self.received.get(&self.round);
         Sight {
-            rules,
+            rules: self.rules,
             members: self.members(),
             threshold: Threshold::Majority,
             round: self.round,
@@ -433,7 +439,7 @@ impl RoundsLog {
     }
 
     fn is_over(&self, now: Time) -> bool {
-        let sight = self.sight(&Rules::SOUND);
+        let sight = self.sight();
         let waited = Waited {
             elapsed: now.since(self.since),
             next_seen: self.next_seen,
@@ -448,7 +454,7 @@ impl RoundsLog {
     fn alive(&self, now: Time) -> ReplicaSet {
         let Synchronisation::Swift { alive, .. } = self.synchronisation else { return ReplicaSet::default() };
         let was_heard =
-            |id| self.heard_at.get(&id).is_some_and(|&at| Rules::SOUND.is_alive(now.since(at), alive));
+            |id| self.heard_at.get(&id).is_some_and(|&at| self.rules.is_alive(now.since(at), alive));
         let coordinator = self.coordinator.filter(|_| self.place() == 2 && self.is_first);
         let waits = |id| id == self.me() || was_heard(id) || Some(id) == coordinator;
         self.members().those(waits).union(self.heard_before)
@@ -458,7 +464,7 @@ impl RoundsLog {
     fn end(&mut self, now: Time, effects: &mut Effects) {
         self.transition(effects);
         self.enter(self.round.next());
-        while let Some(highest) = self.sight(&Rules::SOUND).highest.filter(|highest| *highest > self.round) {
+        while let Some(highest) = self.sight().highest.filter(|highest| *highest > self.round) {
             // A round without letters changes nothing but what a phase's beginning does.
             let skip_to = self.received.range(self.round..).next().map_or(highest, |(round, _)| *round);
             if skip_to > self.round {
@@ -501,11 +507,14 @@ impl RoundsLog {
         if !is_new_phase {
             return;
         }
-        (self.vote, self.accepted, self.is_first) = (None, None, false);
+        if self.rules.forgets(true, false) {
+            self.vote = None;
+        }
+        (self.accepted, self.is_first) = (None, false);
         let promised = self.slots.promised().0;
         let heard = self.heard_before;
         let lowest = self.members().ids().iter().find(|id| self.members().contains(heard, **id)).copied();
-        self.coordinator = Rules::SOUND.elected(round, self.members(), lowest, self.coordinator);
+        self.coordinator = self.rules.elected(round, self.members(), lowest, self.coordinator);
         if promised.round == round.phase(PHASE) {
             // It was promised already, for what was learned.
             self.coordinator = Some(promised.replica);
@@ -520,7 +529,7 @@ impl RoundsLog {
         let mut waiting: Vec<VecDeque<Batch>> = Vec::new();
         for (from, letter) in letters {
             let Message::Estimate { ballot, decided, next, accepted, offers, .. } = letter else { continue };
-            if *ballot != self.ballot() {
+            if !self.rules.counts_estimate(*ballot, self.ballot()) {
                 continue;
             }
             counted = counted.union(self.members().only(*from));
@@ -528,14 +537,14 @@ impl RoundsLog {
             limit = limit.min(next.unwrap_or(limit));
             for AcceptedValue { slot, ballot, batch } in accepted {
                 let held = adopted.get(slot).map(|(held, _)| held.round);
-                if held.is_none_or(|held| Rules::SOUND.outranks(ballot.round, held)) {
+                if held.is_none_or(|held| self.rules.outranks(ballot.round, held)) {
                     adopted.insert(*slot, (*ballot, batch.clone()));
                 }
             }
             waiting.push(offers.iter().cloned().collect());
         }
         let is_coordinator = self.coordinator == Some(self.me());
-        if !is_coordinator || !Rules::SOUND.may_commit(self.members(), counted) {
+        if !is_coordinator || !self.rules.may_commit(self.members(), counted) {
             return;
         }
         let held: Vec<Batch> = adopted.values().map(|(_, batch)| batch.clone()).collect();
@@ -589,7 +598,7 @@ impl RoundsLog {
         self.reads.push_back(Read { number, token, told: ReplicaSet::default(), last: Slot::ZERO });
         self.asked_at = now;
         effects.send(self.members().to_peers(), Message::Ask { number }, Lsn::ZERO);
-        let last = self.slots.last().max(self.slots.decided());
+        let last = self.rules.read_through(self.slots.last(), self.slots.decided());
         self.told(self.me(), number, last, effects);
     }
 
@@ -611,7 +620,7 @@ impl RoundsLog {
             return Time::NEVER;
         }
         let Synchronisation::Swift { round, next, .. } = self.synchronisation else { return Time::NEVER };
-        let ends = self.since + Rules::SOUND.patience(self.next_seen, next, round);
+        let ends = self.since + self.rules.patience(self.next_seen, next, round);
         let asks = self.asked_at + self.slots.options().retransmit_after;
         let rounds = if self.rests { Time::NEVER } else { ends };
         rounds.min(if self.reads.is_empty() { Time::NEVER } else { asks })
