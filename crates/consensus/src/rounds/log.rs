@@ -9,8 +9,8 @@
 //! | 2 | `Vote`, from the coordinator: batches for slots | proposal |
 //! | 3 | `Acknowledgement`, to all | vote |
 //!
-//! In each round a replica sends a letter to every other one, with nothing in it if it has nothing to say. Where nothing
-//! waits the replicas rest, each before the first round of a phase, and a letter wakes them.
+//! In each round a replica sends a letter to every other one, with nothing in it if it has nothing to say. The replicas
+//! rest where nothing waits, each before the first round of a phase, and a letter wakes them.
 //!
 //! Nothing is said before it is durable: a phase is promised before any letter of it leaves, and a restart goes on in a
 //! later one. A replica that lost its log says nothing more in its epoch, not even an empty letter.
@@ -65,7 +65,7 @@ crate::messages! {
         Acknowledgement { ballot: Ballot, first: Slot, last: Slot, decided: Slot, busy: bool },
         /// A letter without anything in it.
         4, Heartbeat: Here { round: u64, decided: Slot, busy: bool },
-        /// Which slot may be decided at most?
+        /// Which slot may be decided at most? Number 0 asks whether the receiver is there.
         5, HeartbeatAnswer: Ask { number: u64 },
         /// None after this one.
         6, HeartbeatAnswer: Told { number: u64, last: Slot },
@@ -157,8 +157,9 @@ pub struct RoundsLog {
     received: BTreeMap<Round, BTreeMap<ReplicaId, Message>>,
     heard_before: ReplicaSet,
     heard_at: BTreeMap<ReplicaId, Time>,
-    /// The members to which there is no session.
+    /// The members to which there is no session, and those that have answered in the session that there is.
     down: ReplicaSet,
+    there: ReplicaSet,
     /// What was sent in this round, for a session that begins; and the own letter, which counts once it is durable.
     said: Vec<(ReplicaId, Message)>,
     own: Option<(Message, Lsn)>,
@@ -201,6 +202,7 @@ impl RoundsLog {
             heard_before: ReplicaSet::default(),
             heard_at: BTreeMap::new(),
             down: ReplicaSet::default(),
+            there: ReplicaSet::default(),
             said: Vec::new(),
             own: None,
             durable: effects.last_lsn(),
@@ -604,6 +606,7 @@ impl RoundsLog {
 
     fn told(&mut self, from: ReplicaId, number: u64, last: Slot, effects: &mut Effects) {
         let members = self.slots.members();
+        self.there = self.there.union(members.only(from));
         let Some(at) = self.reads.iter().position(|read| read.number == number) else { return };
         let read = &mut self.reads[at];
         (read.told, read.last) = (read.told.union(members.only(from)), read.last.max(last));
@@ -675,14 +678,18 @@ impl Protocol for RoundsLog {
                 self.hear_own(now, effects);
             }
             Input::Link { peer, link } if link.begins_again() => {
-                let members = self.slots.members();
-                self.down = members.those(|id| id != peer && members.contains(self.down, id));
+                let without = |set| self.members().those(|id| id != peer && self.members().contains(set, id));
+                (self.down, self.there) = (without(self.down), without(self.there));
+                if !self.is_mute() {
+                    effects.send(peer, Message::Ask { number: 0 }, Lsn::ZERO);
+                }
                 let after = self.accepted.map_or(Lsn::ZERO, |(.., lsn)| lsn).max(self.slots.promised().1);
                 let again = self.said.iter().filter(|(to, _)| *to == peer && !self.rests);
                 again.for_each(|(to, message)| effects.send(*to, message.clone(), after));
             }
             Input::Link { peer, link } => {
-                self.down = self.down.union(self.members().only(peer));
+                let without = |set| self.members().those(|id| id != peer && self.members().contains(set, id));
+                (self.down, self.there) = (self.down.union(self.members().only(peer)), without(self.there));
                 if link == Link::Refused {
                     self.heard_at.remove(&peer);
                 }
@@ -759,9 +766,9 @@ impl Protocol for RoundsLog {
         Status { view: self.view(), in_flight: self.offers.len(), waits_for_disk: true, ..status }
     }
 
-    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
-        let timeout = self.slots.options().election_timeout;
-        self.heard_at.get(&voter).is_some_and(|&at| now.since(at) <= timeout)
+    /// Where nothing is ordered no letter comes; a replica without memory answers no question.
+    fn answers(&self, _: Time, voter: ReplicaId) -> bool {
+        self.members().contains(self.there, voter)
     }
 }
 
