@@ -6,6 +6,8 @@
 //! ends, which rounds are skipped, where letters go and who coordinates, by a [`Synchronisation`]. The two know
 //! nothing of each other but these traits, so that every algorithm runs on every layer.
 //!
+//! [`RoundsLog`] orders a log so, and is a [`crate::Protocol`] that is registered from outside until it is complete.
+//!
 //! `rules.rs` has what safety and progress rest on, a few lines a rule; `timeouts.rs` the bounds of all time-outs.
 //! [`Detector`] and [`Channel`] are what the one algorithm with a failure detector needs, and serve comparisons alone.
 
@@ -16,6 +18,7 @@ mod detector;
 mod harness;
 mod last_voting;
 mod layer;
+mod log;
 mod one_third_rule;
 mod rules;
 mod spread;
@@ -27,6 +30,7 @@ pub use channel::{Channel, Frame};
 pub use detector::Detector;
 pub use last_voting::{LastVoting, Voting, Word};
 pub use layer::{Ended, Layer, Letter};
+pub use log::{Message, ROUNDS, RoundsLog};
 pub use one_third_rule::OneThirdRule;
 pub use spread::{Said, Spread};
 pub use synchronisation::Synchronisation;
