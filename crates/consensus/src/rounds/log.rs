@@ -1,5 +1,5 @@
-//! A log in rounds: one stream of swift rounds orders all slots by LastVoting of three rounds (Santos 2012, Algorithms
-//! 4.2 and 5.4). Every replica proposes, and the coordinator of a phase says only in which order.
+//! A log in rounds: one stream of rounds orders all slots by LastVoting (Santos 2012, Algorithms 4.1, 4.2, 5.1 and 5.4).
+//! Every replica proposes, and the coordinator of a phase says only in which order.
 //!
 //! A phase φ with its coordinator is the ballot (φ, coordinator). What a round says is what Paxos says of that ballot:
 //!
@@ -8,6 +8,8 @@
 //! | 1 | `Estimate`, to the coordinator: what is accepted and not decided, and which batches wait | promise |
 //! | 2 | `Vote`, from the coordinator: batches for slots | proposal |
 //! | 3 | `Acknowledgement`, to all | vote |
+//!
+//! Of four rounds, the third is for the coordinator alone, and the fourth says how far decisions go.
 //!
 //! In each round a replica sends a letter to every other one, with nothing in it if it has nothing to say. The replicas
 //! rest where nothing waits, each before the first round of a phase, and a letter wakes them.
@@ -23,110 +25,24 @@ use std::{
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Bounds, Round, Synchronisation,
+    Message, Round, Synchronisation,
+    pace::Pace,
+    profile::synchronisation,
     rules::Rules,
     synchronisation::{Sight, Waited},
 };
 use crate::{
-    Claim, Control, Effect, Effects, ElectionKind, Input, LeaderView, Link, Members, Options, Outside,
-    Protocol, ReadToken, ReplicaSet, Restart, Role, Route, SlotAcceptor, SlotRecord, Status, Survives,
-    Threshold,
+    Control, Effect, Effects, Input, LeaderView, Link, Members, Options, Protocol, ReadToken, ReplicaSet,
+    Restart, Role, Route, SlotAcceptor, Status, Threshold,
     acceptor::AcceptedValue,
     batches::{Batches, fitting},
+    slot_acceptor::RecordsOf,
 };
 
-/// What is registered to run it.
-pub static ROUNDS: Outside = Outside::new::<Message, SlotRecord>(
-    "rounds",
-    &[ElectionKind::None],
-    Survives { lost_logs: true, lost_replicas: true },
-    |options, members, restart, now, effects| {
-        Box::new(RoundsLog::start(options, members, &restart, &SOUND, now, effects))
-    },
-)
-.without_leader();
-
-crate::messages! {
-    /// What replicas say to each other. All but questions of reads are letters of a round.
-    pub enum Message of ROUNDS {
-        /// Round 1, to the coordinator of the ballot.
-        1, Promise,
-        claims [Claim::promise(*ballot, decided.next(), *decided, *next, accepted)]:
-        Estimate {
-            ballot: Ballot, decided: Slot, next: Option<Slot>, accepted: Vec<AcceptedValue>, offers: Batches,
-            busy: bool
-        },
-        /// Round 2, from the coordinator.
-        2, Proposal, claims { Claim::proposals(*ballot, *first, *decided, batches) }:
-        Vote { ballot: Ballot, first: Slot, decided: Slot, batches: Batches },
-        /// Round 3: the sender accepted these slots.
-        3, Vote,
-        claims { (first.0..=last.0).map(|slot| Claim::Vote { ballot: *ballot, slot: Slot(slot) }).collect() }:
-        Acknowledgement { ballot: Ballot, first: Slot, last: Slot, decided: Slot, busy: bool },
-        /// A letter without anything in it.
-        4, Heartbeat: Here { round: u64, decided: Slot, busy: bool },
-        /// Which slot may be decided at most? Number 0 asks whether the receiver is there.
-        5, HeartbeatAnswer: Ask { number: u64 },
-        /// None after this one.
-        6, HeartbeatAnswer: Told { number: u64, last: Slot },
-    }
-}
-
-/// The rules of a replica, unless a test plants a bug.
-static SOUND: Rules = Rules::SOUND;
-
-/// Rounds of a phase.
-const PHASE: u64 = 3;
-/// A replica promises delays of so many parts of an election time-out (`Δ`), and steps of a hundredth of a delay (`Φ`).
-const DELAY_PARTS: u32 = 30;
-const STEP_PARTS: u32 = 100;
+/// Bytes that an accepted value takes in an estimate besides those of its batch.
+const ACCEPTED_OVERHEAD_BYTES: usize = 32;
 /// The most reads that wait; the client of the oldest has given up long ago.
 const READS_MAX: usize = 4096;
-
-impl Message {
-    /// The round, if it is a letter.
-    fn round(&self) -> Option<Round> {
-        let of = |ballot: &Ballot, place: u64| Some(Round(ballot.round.checked_mul(PHASE)? + place - PHASE));
-        match self {
-            Message::Estimate { ballot, .. } => of(ballot, 1),
-            Message::Vote { ballot, .. } => of(ballot, 2),
-            Message::Acknowledgement { ballot, .. } => of(ballot, 3),
-            Message::Here { round, .. } => Some(Round(*round)),
-            Message::Ask { .. } | Message::Told { .. } => None,
-        }
-    }
-
-    /// The ballot that it names.
-    fn ballot(&self) -> Option<Ballot> {
-        match self {
-            Message::Estimate { ballot, .. }
-            | Message::Vote { ballot, .. }
-            | Message::Acknowledgement { ballot, .. } => Some(*ballot),
-            Message::Here { .. } | Message::Ask { .. } | Message::Told { .. } => None,
-        }
-    }
-
-    fn decided(&self) -> Slot {
-        match self {
-            Message::Estimate { decided, .. }
-            | Message::Vote { decided, .. }
-            | Message::Acknowledgement { decided, .. }
-            | Message::Here { decided, .. } => *decided,
-            Message::Ask { .. } | Message::Told { .. } => Slot::ZERO,
-        }
-    }
-
-    /// Whether the sender still has something to order.
-    fn is_busy(&self) -> bool {
-        match self {
-            Message::Estimate { busy, .. }
-            | Message::Acknowledgement { busy, .. }
-            | Message::Here { busy, .. } => *busy,
-            Message::Vote { .. } => true,
-            Message::Ask { .. } | Message::Told { .. } => false,
-        }
-    }
-}
 
 /// A read that waits for a quorum.
 #[derive(Clone, Debug)]
@@ -144,6 +60,8 @@ pub struct RoundsLog {
     slots: SlotAcceptor,
     rules: &'static Rules,
     synchronisation: Synchronisation,
+    /// Rounds of a phase.
+    rounds: u64,
     /// Batches of this replica's clients that are not delivered.
     offers: VecDeque<Batch>,
     round: Round,
@@ -152,14 +70,18 @@ pub struct RoundsLog {
     rests: bool,
     /// The phase began after a rest, when nobody had been heard for long.
     is_first: bool,
+    /// When the own letters of this round left.
     since: Time,
     next_seen: Option<Duration>,
+    pace: Pace,
     received: BTreeMap<Round, BTreeMap<ReplicaId, Message>>,
     heard_before: ReplicaSet,
     heard_at: BTreeMap<ReplicaId, Time>,
-    /// The members to which there is no session, and those that have answered in the session that there is.
+    /// The members to which there is no session, and those that have spoken in the session that there is.
     down: ReplicaSet,
     there: ReplicaSet,
+    /// Where commands go.
+    route: Route,
     /// What was sent in this round, for a session that begins; and the own letter, which counts once it is durable.
     said: Vec<(ReplicaId, Message)>,
     own: Option<(Message, Lsn)>,
@@ -174,7 +96,7 @@ pub struct RoundsLog {
 }
 
 impl RoundsLog {
-    fn start(
+    pub(super) fn start(
         options: Options,
         members: Members,
         restart: &Restart,
@@ -182,15 +104,16 @@ impl RoundsLog {
         now: Time,
         effects: &mut Effects,
     ) -> RoundsLog {
-        let delay = (options.election_timeout / DELAY_PARTS).max(Duration::from_nanos(1));
-        let replicas = u32::try_from(members.count()).unwrap_or(u32::MAX);
-        let synchronisation = Bounds::exact(replicas, delay, delay / STEP_PARTS).swift();
-        let slots = SlotAcceptor::start(&ROUNDS, options, members, restart, effects);
-        let round = Round((rules.resumes_in(slots.promised().0) - 1) * PHASE + 1);
+        let (synchronisation, rounds) =
+            (synchronisation(&options, members.count()), options.rounds.algorithm.phase());
+        let slots = SlotAcceptor::start_of(RecordsOf::Rounds, options, members, restart, effects);
+        let round = first_of(rules.resumes_in(slots.promised().0), rounds);
+        let slots_decided = slots.decided();
         let mut replica = RoundsLog {
             slots,
             rules,
             synchronisation,
+            rounds,
             offers: VecDeque::new(),
             round,
             coordinator: None,
@@ -198,11 +121,13 @@ impl RoundsLog {
             is_first: true,
             since: now,
             next_seen: None,
+            pace: Pace::new(slots_decided),
             received: BTreeMap::new(),
             heard_before: ReplicaSet::default(),
             heard_at: BTreeMap::new(),
             down: ReplicaSet::default(),
             there: ReplicaSet::default(),
+            route: Route::Nowhere,
             said: Vec::new(),
             own: None,
             durable: effects.last_lsn(),
@@ -214,6 +139,7 @@ impl RoundsLog {
         };
         replica.coordinator = Some(replica.members().ids()[0]);
         replica.enter(round);
+        replica.route = replica.routed();
         effects.push(Effect::Leader(replica.view()));
         if replica.is_busy() {
             replica.begin(now, effects);
@@ -229,17 +155,30 @@ impl RoundsLog {
         self.members().me()
     }
 
+    /// Nobody leads. Before anything is promised the ballot says whose view it is, so that none is taken for the one
+    /// with which an epoch begins.
     fn view(&self) -> LeaderView {
-        LeaderView { ballot: self.slots.promised().0, leader: None }
+        let first = Ballot { round: 0, replica: self.me() };
+        LeaderView { ballot: self.slots.promised().0.max(first), leader: None }
     }
 
     fn place(&self) -> u64 {
-        self.round.place(PHASE)
+        self.round.place(self.rounds)
+    }
+
+    fn phase(&self) -> u64 {
+        self.round.phase(self.rounds)
     }
 
     /// The ballot of this phase.
     fn ballot(&self) -> Ballot {
-        Ballot { round: self.round.phase(PHASE), replica: self.coordinator.unwrap_or_default() }
+        Ballot { round: self.phase(), replica: self.coordinator.unwrap_or_default() }
+    }
+
+    /// The letter of this round without anything in it.
+    fn here(&self, busy: bool) -> Message {
+        let place = u8::try_from(self.place()).expect("a phase is short");
+        Message::Here { phase: self.phase(), place, decided: self.slots.decided(), busy }
     }
 
     fn is_mute(&self) -> bool {
@@ -274,9 +213,13 @@ impl RoundsLog {
         }
         let (letter, record) = self.letter();
         let after = self.rules.leaves_after(record);
-        let here =
-            Message::Here { round: self.round.0, decided: self.slots.decided(), busy: self.has_more() };
-        let is_for_all = !matches!(letter, Message::Estimate { .. });
+        let here = self.here(self.has_more());
+        // Of four rounds the third is heard by the coordinator alone.
+        let is_for_all = match letter {
+            Message::Estimate { .. } => false,
+            Message::Acknowledgement { .. } => self.rounds == 3,
+            _ => true,
+        };
         let is_for = |id| is_for_all || self.rules.is_addressed(id, self.coordinator);
         let said = |&id| (id, if is_for(id) { letter.clone() } else { here.clone() });
         self.said = self.members().ids().iter().map(said).collect();
@@ -294,7 +237,7 @@ impl RoundsLog {
     fn letter(&self) -> (Message, Lsn) {
         let (ballot, decided, busy) = (self.ballot(), self.slots.decided(), self.has_more());
         let promised_lsn = self.slots.promised().1;
-        let here = Message::Here { round: self.round.0, decided, busy };
+        let here = self.here(busy);
         match self.place() {
             1 => self.estimate(ballot, decided, promised_lsn),
             2 => match &self.vote {
@@ -304,38 +247,46 @@ impl RoundsLog {
                 }
                 None => (here, promised_lsn),
             },
-            _ => match self.accepted {
+            3 => match self.accepted {
                 Some((first, last, lsn)) => {
                     let letter = Message::Acknowledgement { ballot, first, last, decided, busy };
                     (letter, lsn.max(promised_lsn))
                 }
                 None => (here, promised_lsn),
             },
+            _ => (here, promised_lsn),
         }
     }
 
+    /// What is accepted and not decided, and of what waits as much as fits.
     fn estimate(&self, ballot: Ballot, decided: Slot, promised_lsn: Lsn) -> (Message, Lsn) {
-        let bytes_max = self.slots.options().page_bytes_max / 2;
+        let bytes_max = self.slots.options().page_bytes_max;
         let (mut accepted, mut next, mut bytes, mut after) = (Vec::new(), None, 0, promised_lsn);
         for (slot, ballot, batch, lsn) in self.slots.accepted_from(decided.next()) {
             if bytes > 0 && bytes + batch.bytes().len() > bytes_max {
                 next = Some(slot);
                 break;
             }
-            bytes += batch.bytes().len() + 32;
+            bytes += batch.bytes().len() + ACCEPTED_OVERHEAD_BYTES;
             accepted.push(AcceptedValue { slot, ballot, batch: batch.clone() });
             after = after.max(lsn);
         }
         let is_held =
             |offer: &&Batch| !self.slots.accepted_from(decided.next()).any(|(_, _, held, _)| held == *offer);
-        let offers: Vec<Batch> = self.offers.iter().filter(is_held).cloned().collect();
-        let offers = offers[..fitting(offers.iter(), bytes_max)].into();
-        (Message::Estimate { ballot, decided, next, accepted, offers, busy: self.is_busy() }, after)
+        let mut offers: Vec<Batch> = self.offers.iter().filter(is_held).cloned().collect();
+        // One always leaves, unless something leaves before it.
+        let room = bytes_max.saturating_sub(bytes);
+        let is_first_too_large = offers.first().is_some_and(|first| first.bytes().len() > room);
+        let count = if bytes > 0 && is_first_too_large { 0 } else { fitting(offers.iter(), room) };
+        offers.truncate(count);
+        let (offers, busy) = (offers.into(), self.is_busy());
+        (Message::Estimate { ballot, decided, next, accepted, offers, busy }, after)
     }
 
     /// The own letter is heard when others may hear it.
     fn hear_own(&mut self, now: Time, effects: &mut Effects) {
         if let Some((letter, _)) = self.own.take_if(|(_, after)| *after <= self.durable) {
+            self.since = now;
             let me = self.me();
             self.received.entry(self.round).or_default().insert(me, letter);
             self.go_on(now, effects);
@@ -345,8 +296,13 @@ impl RoundsLog {
     // Receiving.
 
     fn receive(&mut self, now: Time, from: ReplicaId, message: &Message, effects: &mut Effects) {
-        if self.is_mute() || self.members().index(from).is_none() || from == self.me() {
+        if self.members().index(from).is_none() || from == self.me() {
             return;
+        }
+        // Whichever member speaks remembers, and takes commands.
+        self.there = self.there.union(self.members().only(from));
+        if self.is_mute() {
+            return self.reroute(effects);
         }
         match *message {
             Message::Ask { number } => {
@@ -357,7 +313,7 @@ impl RoundsLog {
             Message::Told { number, last } => return self.told(from, number, last, effects),
             _ => {}
         }
-        let Some(round) = message.round().filter(|round| round.0 < 1 << 62) else { return };
+        let Some(round) = message.round(self.rounds) else { return };
         self.heard_at.insert(from, now);
         self.note_decided(round, message.decided(), effects);
         if let Message::Acknowledgement { ballot, first, last, .. } = *message {
@@ -373,7 +329,7 @@ impl RoundsLog {
             return self.begin_if_resting(now, effects);
         }
         if round == self.round.next() && !self.rests {
-            let elapsed = now.since(self.since);
+            let elapsed = self.elapsed(now);
             self.next_seen.get_or_insert(elapsed);
         }
         if self.rests {
@@ -392,7 +348,7 @@ impl RoundsLog {
             self.received = self.received.split_off(&round);
             self.enter(round);
         }
-        let phase = self.round.phase(PHASE);
+        let phase = self.phase();
         let is_open = self.slots.promised().0.round < phase;
         if let Some(ballot) = message.ballot().filter(|ballot| is_open && ballot.round == phase) {
             self.coordinator = Some(ballot.replica);
@@ -409,8 +365,51 @@ impl RoundsLog {
     /// replica accepted in a phase as late, it accepted what was decided.
     fn note_decided(&mut self, round: Round, decided: Slot, effects: &mut Effects) {
         let promised = self.slots.promised().0;
-        let ballot = if round.phase(PHASE) <= promised.round { promised } else { Ballot::ZERO };
+        let ballot = if round.phase(self.rounds) <= promised.round { promised } else { Ballot::ZERO };
         self.slots.decide_through(decided, ballot, effects);
+    }
+
+    // Sessions.
+
+    fn link(&mut self, peer: ReplicaId, link: Link, effects: &mut Effects) {
+        let others = self.members().those(|id| id != peer);
+        self.there = self.there.intersection(others);
+        if link.begins_again() {
+            self.down = self.down.intersection(others);
+            if !self.is_mute() {
+                effects.send(peer, Message::Ask { number: 0 }, Lsn::ZERO);
+            }
+            let after = self.accepted.map_or(Lsn::ZERO, |(.., lsn)| lsn).max(self.slots.promised().1);
+            let again = self.said.iter().filter(|(to, _)| *to == peer && !self.rests);
+            again.for_each(|(to, message)| effects.send(*to, message.clone(), after));
+        } else {
+            self.down = self.down.union(self.members().only(peer));
+            if link == Link::Refused {
+                self.heard_at.remove(&peer);
+            }
+        }
+        self.reroute(effects);
+    }
+
+    /// A replica takes commands while it has sessions to a quorum. One without memory sends them to another, if it
+    /// knows any to one that speaks.
+    fn routed(&self) -> Route {
+        let members = self.members();
+        let is_up = |id| !members.contains(self.down, id);
+        if !self.is_mute() {
+            return if members.is_quorum(members.those(is_up)) { Route::Here } else { Route::Nowhere };
+        }
+        let others = || members.peers().filter(|&id| is_up(id));
+        let other = others().find(|&id| members.contains(self.there, id)).or_else(|| others().next());
+        other.map_or(Route::Nowhere, Route::To)
+    }
+
+    fn reroute(&mut self, effects: &mut Effects) {
+        let route = self.routed();
+        if route != self.route {
+            self.route = route;
+            effects.push(Effect::Leader(self.view()));
+        }
     }
 
     // Rounds.
@@ -443,18 +442,29 @@ impl RoundsLog {
     fn is_over(&self, now: Time) -> bool {
         let sight = self.sight();
         let waited = Waited {
-            elapsed: now.since(self.since),
+            elapsed: self.elapsed(now),
             next_seen: self.next_seen,
             alive: self.alive(now),
             suspected: ReplicaSet::default(),
         };
-        self.synchronisation.is_over(&sight, &waited)
+        self.synchronisation().is_over(&sight, &waited)
+    }
+
+    /// A round lasts from when its own letters have left: what the disk takes is no part of a time-out.
+    fn elapsed(&self, now: Time) -> Duration {
+        if self.own.is_some() { Duration::ZERO } else { now.since(self.since) }
+    }
+
+    fn synchronisation(&self) -> Synchronisation {
+        self.synchronisation.stretched(self.pace.factor())
     }
 
     /// The members that this round waits for: those that are alive, those heard in the round before, and after a rest
     /// the coordinator, if it is its turn.
     fn alive(&self, now: Time) -> ReplicaSet {
-        let Synchronisation::Swift { alive, .. } = self.synchronisation else { return ReplicaSet::default() };
+        let Synchronisation::Swift { alive, .. } = self.synchronisation() else {
+            return ReplicaSet::default();
+        };
         let was_heard =
             |id| self.heard_at.get(&id).is_some_and(|&at| self.rules.is_alive(now.since(at), alive));
         let coordinator = self.coordinator.filter(|_| self.place() == 2 && self.is_first);
@@ -478,6 +488,9 @@ impl RoundsLog {
             }
         }
         let is_needed = self.is_busy() || self.rests_last_busy();
+        if self.place() == 1 {
+            self.pace.phase_ends(self.slots.decided(), is_needed);
+        }
         self.rests = self.place() == 1 && !is_needed && !self.received.contains_key(&self.round);
         self.since = now;
     }
@@ -501,7 +514,7 @@ impl RoundsLog {
 
     /// Enters a round. With a phase begins what is counted in it, whatever the last one left (Santos E1).
     fn enter(&mut self, round: Round) {
-        let is_new_phase = round.phase(PHASE) != self.round.phase(PHASE) || round.place(PHASE) == 1;
+        let is_new_phase = round.phase(self.rounds) != self.phase() || round.place(self.rounds) == 1;
         self.round = round;
         self.next_seen = None;
         self.said.clear();
@@ -517,7 +530,7 @@ impl RoundsLog {
         let heard = self.heard_before;
         let lowest = self.members().ids().iter().find(|id| self.members().contains(heard, **id)).copied();
         self.coordinator = self.rules.elected(round, self.members(), lowest, self.coordinator);
-        if promised.round == round.phase(PHASE) {
+        if promised.round == round.phase(self.rounds) {
             // It was promised already, for what was learned.
             self.coordinator = Some(promised.replica);
         }
@@ -606,7 +619,6 @@ impl RoundsLog {
 
     fn told(&mut self, from: ReplicaId, number: u64, last: Slot, effects: &mut Effects) {
         let members = self.slots.members();
-        self.there = self.there.union(members.only(from));
         let Some(at) = self.reads.iter().position(|read| read.number == number) else { return };
         let read = &mut self.reads[at];
         (read.told, read.last) = (read.told.union(members.only(from)), read.last.max(last));
@@ -622,10 +634,14 @@ impl RoundsLog {
         if self.is_mute() {
             return Time::NEVER;
         }
-        let Synchronisation::Swift { round, next, .. } = self.synchronisation else { return Time::NEVER };
-        let ends = self.since + self.rules.patience(self.next_seen, next, round);
+        let lasts = match self.synchronisation() {
+            Synchronisation::Swift { round, next, .. } => self.rules.patience(self.next_seen, next, round),
+            Synchronisation::Full { round } => round,
+            _ => unreachable!("a log runs in swift rounds or in timed ones"),
+        };
+        let ends = self.since + lasts;
         let asks = self.asked_at + self.slots.options().retransmit_after;
-        let rounds = if self.rests { Time::NEVER } else { ends };
+        let rounds = if self.rests || self.own.is_some() { Time::NEVER } else { ends };
         rounds.min(if self.reads.is_empty() { Time::NEVER } else { asks })
     }
 
@@ -650,6 +666,11 @@ impl RoundsLog {
     }
 }
 
+/// The first round of a phase.
+fn first_of(phase: u64, rounds: u64) -> Round {
+    Round((phase - 1) * rounds + 1)
+}
+
 /// What waits at several replicas, in turns.
 fn in_turns(mut waiting: Vec<VecDeque<Batch>>) -> Vec<Batch> {
     let mut all = Vec::new();
@@ -664,8 +685,8 @@ impl Protocol for RoundsLog {
         let mark = effects.mark();
         match input {
             Input::Receive { from, message } => {
-                if let Some(message) = message.outside() {
-                    self.receive(now, from, message, effects);
+                if let crate::Message::Rounds(message) = message {
+                    self.receive(now, from, &message, effects);
                 }
             }
             Input::Propose { batch, .. } if self.room() > 0 => {
@@ -677,23 +698,7 @@ impl Protocol for RoundsLog {
                 self.slots.durable(lsn, effects);
                 self.hear_own(now, effects);
             }
-            Input::Link { peer, link } if link.begins_again() => {
-                let without = |set| self.members().those(|id| id != peer && self.members().contains(set, id));
-                (self.down, self.there) = (without(self.down), without(self.there));
-                if !self.is_mute() {
-                    effects.send(peer, Message::Ask { number: 0 }, Lsn::ZERO);
-                }
-                let after = self.accepted.map_or(Lsn::ZERO, |(.., lsn)| lsn).max(self.slots.promised().1);
-                let again = self.said.iter().filter(|(to, _)| *to == peer && !self.rests);
-                again.for_each(|(to, message)| effects.send(*to, message.clone(), after));
-            }
-            Input::Link { peer, link } => {
-                let without = |set| self.members().those(|id| id != peer && self.members().contains(set, id));
-                (self.down, self.there) = (self.down.union(self.members().only(peer)), without(self.there));
-                if link == Link::Refused {
-                    self.heard_at.remove(&peer);
-                }
-            }
+            Input::Link { peer, link } => self.link(peer, link, effects),
             Input::Timer => self.on_timer(now, effects),
             Input::Control(Control::ReadIndex(token)) => self.read_index(now, token, effects),
             Input::Control(control) => {
@@ -717,7 +722,7 @@ impl Protocol for RoundsLog {
         let is_of_another = self.slots.promised().0.round == ballot.round;
         let ballot = Ballot { round: ballot.round + u64::from(is_of_another), ..ballot };
         self.slots.promise(ballot, effects);
-        let round = Round(ballot.round * PHASE + 1 - PHASE);
+        let round = first_of(ballot.round, self.rounds);
         if round >= self.round {
             self.heard_before = ReplicaSet::default();
             self.received = self.received.split_off(&round);
@@ -735,21 +740,24 @@ impl Protocol for RoundsLog {
     }
 
     fn room(&self) -> usize {
-        if self.is_mute() || self.slots.is_congested() {
+        if self.route != Route::Here || self.slots.is_congested() {
             return 0;
         }
         self.slots.options().window_max.saturating_sub(self.offers.len())
     }
 
     fn route(&self) -> Route {
-        if self.is_mute() { Route::Nowhere } else { Route::Here }
+        self.route
     }
 
-    /// The last coordinator, or another while there is no session to it: nobody hears of a replica that falls silent
-    /// while all rest.
+    /// The last coordinator, or another while that does not answer: nobody hears of a replica that falls silent, or has
+    /// lost its memory, while all rest.
     fn caretaker(&self) -> Option<ReplicaId> {
-        let is_up = |id: &ReplicaId| !self.members().contains(self.down, *id);
-        self.coordinator.filter(is_up).or_else(|| self.members().ids().iter().copied().find(is_up))
+        if self.is_mute() {
+            return if let Route::To(other) = self.route { Some(other) } else { None };
+        }
+        let is_there = |id: &ReplicaId| *id == self.me() || self.members().contains(self.there, *id);
+        self.coordinator.filter(is_there).or_else(|| self.members().ids().iter().copied().find(is_there))
     }
 
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {

@@ -7,7 +7,13 @@ use fastrand::Rng;
 use synod_wire::{Ballots, BatchBuilder, Incarnation, SessionId};
 
 use super::*;
-use crate::{Message as Any, ProtocolKind, Record};
+use crate::{
+    Message as Any, ProtocolKind, Record,
+    rounds::planted::{Bug, replaced},
+};
+
+/// The rules of a replica in which no bug is planted.
+static SOUND: Rules = Rules::SOUND;
 
 const MS: u64 = 1_000_000;
 
@@ -40,6 +46,7 @@ struct Node {
 
 struct World {
     rules: &'static Rules,
+    options: Options,
     /// What has gone wrong first.
     violation: Option<String>,
     random: Rng,
@@ -63,8 +70,7 @@ fn batch(number: u64) -> Batch {
 }
 
 fn options() -> Options {
-    let protocol: ProtocolKind = ROUNDS.register().unwrap();
-    Options { election_timeout: Duration::from_millis(300), ..Options::of(protocol) }
+    Options { election_timeout: Duration::from_millis(300), ..Options::of(ProtocolKind::Rounds) }
 }
 
 impl World {
@@ -73,6 +79,10 @@ impl World {
     }
 
     fn with_rules(n: usize, seed: u64, loss: f64, rules: &'static Rules) -> World {
+        World::with_options(n, seed, loss, rules, options())
+    }
+
+    fn with_options(n: usize, seed: u64, loss: f64, rules: &'static Rules, options: Options) -> World {
         let node = |_| Node {
             protocol: None,
             effects: Effects::new(Lsn::ZERO),
@@ -87,6 +97,7 @@ impl World {
         };
         let mut world = World {
             rules,
+            options,
             violation: None,
             random: Rng::with_seed(seed),
             now: 0,
@@ -118,7 +129,8 @@ impl World {
         node.effects = Effects::new(Lsn(node.disk.len() as u64));
         node.durable = node.effects.last_lsn();
         node.delivered = Slot::ZERO;
-        let protocol = RoundsLog::start(options(), members, &restart, self.rules, now, &mut node.effects);
+        let protocol =
+            RoundsLog::start(self.options.clone(), members, &restart, self.rules, now, &mut node.effects);
         node.protocol = Some(Box::new(protocol));
         self.carry_out(me);
     }
@@ -296,6 +308,77 @@ fn a_calm_group_orders_what_every_replica_proposes_and_rests() {
     }
 }
 
+#[test]
+fn timed_rounds_and_phases_of_four_rounds_order_the_same() {
+    for text in ["rounds=timed", "algorithm=last-voting-4", "rounds=timed,algorithm=last-voting-4"] {
+        let mut options = options();
+        text.parse::<crate::Overrides>().unwrap().apply(&mut options);
+        let mut world = World::with_options(3, 7, 0.05, &SOUND, options);
+        for number in 0..40 {
+            world.at(number * 5 * MS, Event::Proposal(number as usize % 3, batch(number)));
+        }
+        world.run(10_000 * MS);
+        assert!(world.violation.is_none(), "{text}: {:?}", world.violation);
+        assert_eq!(delivered(&world).len(), 40, "{text}");
+        assert!(world.nodes.iter().all(|node| node.delivered == world.nodes[0].delivered), "{text}");
+    }
+}
+
+/// A replica of three, which is stepped by hand.
+fn alone() -> (RoundsLog, Effects) {
+    let members = Members::new((1..=3).map(ReplicaId), ReplicaId(1));
+    let mut effects = Effects::new(Lsn::ZERO);
+    let restart = Restart::first(Incarnation(1));
+    let replica = RoundsLog::start(options(), members, &restart, &SOUND, Time::ZERO, &mut effects);
+    (replica, effects)
+}
+
+#[test]
+fn letters_of_rounds_far_ahead_and_of_slots_far_away_cost_no_memory() {
+    let (mut replica, mut effects) = alone();
+    let mut hear = |replica: &mut RoundsLog, message: Message| {
+        let input = Input::Receive { from: ReplicaId(2), message: message.into() };
+        replica.step(Time::ZERO, input, &mut effects);
+        assert!(replica.received.len() <= 2, "{}", replica.received.len());
+    };
+    for phase in (1..10_000).rev().step_by(7).chain((1..10_000).step_by(3)) {
+        hear(
+            &mut replica,
+            Message::Here { phase, place: 1 + (phase % 3) as u8, decided: Slot(0), busy: true },
+        );
+    }
+    let ballot = Ballot { round: 20_000, replica: ReplicaId(2) };
+    let (first, decided) = (Slot(1), Slot::ZERO);
+    hear(
+        &mut replica,
+        Message::Acknowledgement { ballot, first, last: Slot(u64::MAX - 1), decided, busy: false },
+    );
+    let far = Slot(1 << 40);
+    hear(
+        &mut replica,
+        Message::Acknowledgement { ballot, first: far, last: far.next(), decided, busy: false },
+    );
+    assert!(
+        replica.slots.last() <= Slot(replica.options().accept_ahead_max() + 1),
+        "{}",
+        replica.slots.last()
+    );
+}
+
+#[test]
+fn a_replica_takes_commands_while_it_has_sessions_to_a_quorum() {
+    let (mut replica, mut effects) = alone();
+    let _ = effects.drain();
+    let mut link = |replica: &mut RoundsLog, peer: u64, link: Link| {
+        replica.step(Time::ZERO, Input::Link { peer: ReplicaId(peer), link }, &mut effects);
+        let tells = effects.drain().any(|effect| matches!(effect, Effect::Leader(_)));
+        (replica.route(), replica.room() > 0, tells)
+    };
+    assert_eq!(link(&mut replica, 2, Link::Down), (Route::Here, true, false));
+    assert_eq!(link(&mut replica, 3, Link::Refused), (Route::Nowhere, false, true));
+    assert_eq!(link(&mut replica, 2, Link::Up), (Route::Here, true, true));
+}
+
 /// Each of five machines in turn falls silent under load: the others wait for the time-out of a round and for that of
 /// life, and not for an election.
 #[test]
@@ -374,29 +457,20 @@ fn crashes_and_loss_leave_one_order() {
 /// Each rule of the log replaced by a known way to get it wrong.
 #[test]
 fn bugs_of_the_log_are_found() {
-    let bug = |rules: Rules| -> &'static Rules { Box::leak(Box::new(rules)) };
-    let bugs: [(&str, &'static Rules); 8] = [
-        ("Santos E1: a vote outlives its phase", bug(Rules { forgets: |_, _| false, ..Rules::SOUND })),
-        (
-            "estimates go to all, and any is counted",
-            bug(Rules { is_addressed: |_, _| true, counts_estimate: |_, _| true, ..Rules::SOUND }),
-        ),
-        ("the earliest estimate wins", bug(Rules { outranks: |told, held| told < held, ..Rules::SOUND })),
-        ("a vote without a majority", bug(Rules { may_commit: |_, set| !set.is_empty(), ..Rules::SOUND })),
-        ("letters leave before their records", bug(Rules { leaves_after: |_| Lsn::ZERO, ..Rules::SOUND })),
-        (
-            "a restart speaks again in its phase",
-            bug(Rules { resumes_in: |it| it.round.max(1), ..Rules::SOUND }),
-        ),
-        ("a replica without memory speaks", bug(Rules { may_speak: |_| true, ..Rules::SOUND })),
-        (
-            "a read looks at what is decided",
-            bug(Rules { read_through: |_, decided| decided, ..Rules::SOUND }),
-        ),
+    let bugs = [
+        Bug::EstimateToAll,
+        Bug::VoteOutlivesPhase,
+        Bug::AdoptEarliest,
+        Bug::CommitWithoutMajority,
+        Bug::SpeakBeforeDurable,
+        Bug::ResumeInSamePhase,
+        Bug::ReadAtDecided,
+        Bug::SpeakWithoutMemory,
     ];
-    for (name, rules) in bugs {
+    for bug in bugs {
+        let rules = replaced(bug);
         let found =
             (0..600).any(|seed| std::panic::catch_unwind(|| play(seed, rules)).is_ok_and(|it| it.is_err()));
-        assert!(found, "{name}: not found");
+        assert!(found, "{bug:?}: not found");
     }
 }

@@ -210,11 +210,12 @@ fn surrounding() -> Vec<(String, Vec<u8>)> {
 }
 
 /// Texts with all messages and records of each protocol.
-pub(super) const ENCODINGS: [(&str, &str); 6] = [
+pub(super) const ENCODINGS: [(&str, &str); 7] = [
     ("multipaxos", include_str!("../../../consensus/src/multipaxos/tests/encoding.txt")),
     ("sequence-paxos", include_str!("../../../consensus/src/sequence_paxos/tests/encoding.txt")),
     ("raft", include_str!("../../../consensus/src/raft/tests/encoding.txt")),
     ("ring", include_str!("../../../consensus/src/ring/tests/encoding.txt")),
+    ("rounds", include_str!("../../../consensus/src/rounds/tests/encoding.txt")),
     ("election", include_str!("../../../consensus/src/election/encoding.txt")),
     ("dissemination", include_str!("../../../consensus/src/dissemination/encoding.txt")),
 ];

@@ -4,7 +4,7 @@
 //! laboratory. A group that has one already goes on with it, as does a replica that was started with one of its own,
 //! and the server warns.
 
-use synod_consensus::{ElectionKind, Overrides};
+use synod_consensus::{ElectionKind, Overrides, ProtocolKind};
 use synod_replica::{Change, Group};
 
 /// What to do in place of taking an option that exists to be measured.
@@ -21,6 +21,11 @@ pub(super) fn refused(group: &Group, change: &Change) -> Option<String> {
     if *election == ElectionKind::Latency && group.election != ElectionKind::Latency {
         return Some(format!(
             "--election latency {LATENCY}; accepted: another, or latency on servers that run with --laboratory"
+        ));
+    }
+    if let Some(why) = protocol.laboratory().filter(|_| *protocol != group.protocol) {
+        return Some(format!(
+            "--protocol {protocol} {why}; accepted: another, or {protocol} on servers that run with --laboratory"
         ));
     }
     let mut measured = overrides.measured(*protocol);
@@ -40,12 +45,17 @@ pub(super) fn remarks(
 
 fn of_group(group: &Group, number: Option<usize>) -> impl Iterator<Item = String> {
     let of = number.map_or(String::new(), |number| format!(" --group {number}"));
-    group.overrides.measured(group.protocol).map(move |option| {
+    let protocol = group.protocol.laboratory().map(|why| {
+        let (name, serves) = (group.protocol, ProtocolKind::MultiPaxos);
+        format!("protocol {name} {why}. To go back: synod reconfigure{of} --protocol {serves}")
+    });
+    let options = group.overrides.measured(group.protocol).map(move |option| {
         format!(
             "option {option}. To go back: synod reconfigure{of} --options \"{}\"",
             group.overrides.without(option.key)
         )
-    })
+    });
+    protocol.into_iter().chain(options)
 }
 
 /// A line for each option of this replica's own that exists to be measured. It counts unless the group fixes it.
@@ -60,7 +70,7 @@ fn own_remarks(own: Option<&Overrides>, group: &Group) -> impl Iterator<Item = S
 
 #[cfg(test)]
 mod tests {
-    use synod_consensus::{Options, ProtocolKind};
+    use synod_consensus::Options;
     use synod_replica::ChangeRequest;
     use synod_wire::{ReplicaId, Slot};
 
@@ -83,6 +93,22 @@ mod tests {
         let request = ChangeRequest { expected: group.version, change: order(&group, "check-quorum=on") };
         let fixed = group.apply(Slot(9), &request).expect("it is a change");
         assert_eq!(lines("check-quorum=off", &fixed), [""; 0], "the group fixes it");
+    }
+
+    #[test]
+    fn a_group_does_not_change_to_a_protocol_of_the_laboratory_and_one_that_has_it_says_so() {
+        let group = |protocol| Group::of(&Options::of(protocol), [1, 2, 3].map(ReplicaId));
+        let (paxos, rounds) = (group(ProtocolKind::MultiPaxos), group(ProtocolKind::Rounds));
+        let why = refused(&paxos, &order(&rounds, "")).expect("it is new");
+        assert!(why.starts_with("--protocol rounds orders a log without a leader"), "{why}");
+        assert!(
+            why.ends_with("; accepted: another, or rounds on servers that run with --laboratory"),
+            "{why}"
+        );
+        assert_eq!(refused(&rounds, &order(&rounds, "window-max=8")), None, "it stays");
+        let lines: Vec<_> = remarks(&rounds, Some(2), None).collect();
+        let end = ". To go back: synod reconfigure --group 2 --protocol multipaxos";
+        assert!(lines.len() == 1 && lines[0].ends_with(end), "{lines:?}");
     }
 
     #[test]
