@@ -246,7 +246,7 @@ fn in_namespaces(interrupted: &AtomicBool) -> Result<(), LabError> {
 }
 
 /// This program, if it is `synod`; otherwise the `synod` that is built beside it or, for an example, above it.
-fn own_program() -> Result<PathBuf, LabError> {
+pub(crate) fn own_program() -> Result<PathBuf, LabError> {
     let own = env::current_exe().map_err(|error| LabError::Replicas(format!("own program: {error}")))?;
     let synod = format!("synod{}", env::consts::EXE_SUFFIX);
     let beside = own.ancestors().skip(1).take(2).map(|folder| folder.join(&synod));
@@ -263,7 +263,7 @@ fn print(summary: &Summary, options: &RunOptions) {
 }
 
 /// A flag that Ctrl-C and SIGTERM set. A second signal ends the program at once, without stopping replicas in order.
-fn interruption() -> Result<Arc<AtomicBool>, LabError> {
+pub(crate) fn interruption() -> Result<Arc<AtomicBool>, LabError> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&interrupted);
     let failed = |error: std::io::Error| LabError::Replicas(format!("signals: {error}"));
@@ -282,7 +282,7 @@ fn interruption() -> Result<Arc<AtomicBool>, LabError> {
                 if told.swap(true, Ordering::Relaxed) {
                     std::process::exit(130);
                 }
-                eprintln!("interrupted: stopping the replicas (once more: at once)");
+                eprintln!("interrupted: cleaning up (once more: at once)");
             }
         });
     };

@@ -316,6 +316,8 @@ fn client_io_thread(number: usize) -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name(format!("client-io-{number}"))
+        .on_thread_park(synod_node::threads::park)
+        .on_thread_unpark(synod_node::threads::unpark)
         .enable_all()
         .build()
 }
