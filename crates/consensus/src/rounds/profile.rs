@@ -2,7 +2,7 @@
 
 use super::{Bounds, RoundsLog, Synchronisation, planted};
 use crate::{
-    Bug, Dissemination, ElectionKind, Options,
+    Dissemination, ElectionKind, Options,
     options::choice,
     overrides::{Serves, chosen},
     registry::{Profile, Survives},
@@ -106,22 +106,7 @@ pub(crate) const PROFILE: Profile = Profile {
     laboratory: Some(
         "orders a log without a leader, and is tested less than the other protocols: docs/rounds.md has what is missing",
     ),
-    bugs: &[
-        Bug::VoteBeforeDurable,
-        Bug::ForgetPromise,
-        Bug::CommitWithMinority,
-        Bug::ExecuteRetryTwice,
-        Bug::VoteWithAmnesia,
-        Bug::TrimPastSnapshot,
-        Bug::Rounds(planted::Bug::EstimateToAll),
-        Bug::Rounds(planted::Bug::VoteOutlivesPhase),
-        Bug::Rounds(planted::Bug::AdoptEarliest),
-        Bug::Rounds(planted::Bug::CommitWithoutMajority),
-        Bug::Rounds(planted::Bug::SpeakBeforeDurable),
-        Bug::Rounds(planted::Bug::ResumeInSamePhase),
-        Bug::Rounds(planted::Bug::ReadAtDecided),
-        Bug::Rounds(planted::Bug::SpeakWithoutMemory),
-    ],
+    bugs: &[],
     start: |options, members, restart, now, effects| {
         let rules = planted::rules(&options);
         Box::new(RoundsLog::start(options, members, &restart, rules, now, effects))
