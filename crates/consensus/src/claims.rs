@@ -32,6 +32,11 @@ pub trait Claims {
         None
     }
 
+    /// Which letter of a round the message is, for a protocol in rounds.
+    fn letter(&self) -> Option<Letter> {
+        None
+    }
+
     /// Claims about terms and logs.
     fn term_claims(&self) -> Vec<TermClaim<'_>> {
         Vec::new()
@@ -105,6 +110,18 @@ pub struct RingPath<'a> {
     pub order: &'a [ReplicaId],
     /// If it carries votes, the places in the order of those that voted.
     pub votes: Option<crate::ring::Votes>,
+}
+
+/// A letter of a round. In a round a replica says one thing, in all its lives, and its estimate goes to one replica of a
+/// phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Letter {
+    /// The phase. The promise of a ballot of that phase, or of a later one, is durable.
+    pub phase: u64,
+    /// The place of the round in its phase, from 1.
+    pub place: u8,
+    /// If it has an estimate, the coordinator for which that is.
+    pub estimates_to: Option<ReplicaId>,
 }
 
 /// What a record remembers.

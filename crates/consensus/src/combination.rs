@@ -33,10 +33,11 @@ pub enum CombinationError {
         /// The election.
         election: ElectionKind,
     },
-    /// Where every replica disseminates, a leader has to say in which order.
+    /// Where every replica disseminates, a leader has to say in which order; and where a proposal names batches, these
+    /// were sent to the leader before.
     #[error(
-        "dissemination {dissemination} does not go with {protocol}, which has no leader to order the batches of all \
-         replicas; accepted: {}",
+        "dissemination {dissemination} does not go with {protocol}, which has no leader {}; accepted: {}",
+        missed(*dissemination),
         names(&protocol.disseminations())
     )]
     Dissemination {
@@ -61,6 +62,14 @@ pub enum CombinationError {
 
 fn names<T: ToString>(accepted: &[T]) -> String {
     accepted.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What a protocol without a leader lacks for a dissemination.
+fn missed(dissemination: Dissemination) -> &'static str {
+    match dissemination {
+        Dissemination::References => "to which replicas send their batches",
+        _ => "to order the batches of all replicas",
+    }
 }
 
 /// What a replica with this durability may lose, although the protocol does not survive that; empty if there is
@@ -89,8 +98,7 @@ impl ProtocolKind {
     /// The disseminations that go with it; the first is the default.
     #[must_use]
     pub fn disseminations(self) -> Vec<Dissemination> {
-        let all = Dissemination::ALL.iter().map(|&(_, dissemination)| dissemination);
-        all.filter(|&dissemination| self.has_leader() || dissemination != Dissemination::Balanced).collect()
+        self.profile().disseminations.to_vec()
     }
 }
 
@@ -164,5 +172,21 @@ mod tests {
         let raft = Combination { protocol: ProtocolKind::Raft, ..legal[0] };
         let why = raft.check().unwrap_err().to_string();
         assert_eq!(why, "election ballot does not go with raft; accepted: randomized");
+        let rounds = |dissemination| {
+            let (protocol, election) = (ProtocolKind::Rounds, ElectionKind::None);
+            Combination::of(protocol, election, dissemination, Durability::Sync).check()
+        };
+        rounds(Dissemination::Leader).unwrap();
+        for (dissemination, why) in [
+            (Dissemination::Balanced, "to order the batches of all replicas"),
+            (Dissemination::References, "to which replicas send their batches"),
+        ] {
+            assert_eq!(
+                rounds(dissemination).unwrap_err().to_string(),
+                format!(
+                    "dissemination {dissemination} does not go with rounds, which has no leader {why}; accepted: leader"
+                )
+            );
+        }
     }
 }

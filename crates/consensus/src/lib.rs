@@ -13,7 +13,7 @@
 //!    files. `rules.rs`, here and in the folders, has what safety rests on, a few lines a rule.
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
 //! 5. [`dissemination`]: how batches reach all replicas, if not by the leader.
-//! 6. [`rounds`]: consensus in rounds, on which no protocol stands yet.
+//! 6. [`rounds`]: consensus in rounds, and a log that is ordered so without a leader.
 //! 7. [`Body`], [`Logged`]: what others see of messages and records, whichever protocol's they are; `registry.rs`:
 //!    which protocols there are.
 
@@ -59,7 +59,8 @@ mod wiring;
 pub use batches::Batches;
 pub use by_slot::BySlot;
 pub use claims::{
-    Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, RingPath, TermClaim, TermFact,
+    Claim, Claims, Extent, Fact, Facts, Letter, PromisePage, Recollection, Recovery, RingPath, TermClaim,
+    TermFact,
 };
 pub use codec::Field;
 pub use combination::{Combination, CombinationError};

@@ -18,8 +18,8 @@ use std::{
 use synod_wire::{DecodeError, Reader, Time, Writer};
 
 use crate::{
-    Body, Effects, ElectionKind, Logged, Members, Message, Options, Protocol, ProtocolKind, Record, Restart,
-    Survives, registry::Profile,
+    Body, Dissemination, Effects, ElectionKind, Logged, Members, Message, Options, Protocol, ProtocolKind,
+    Record, Restart, Survives, registry::Profile,
 };
 
 /// The longest name of a protocol, in bytes.
@@ -57,6 +57,7 @@ impl Outside {
             name,
             profile: Profile {
                 elections,
+                disseminations: Dissemination::EVERY,
                 changes_voters_itself: false,
                 has_leader: true,
                 every_replica_proposes: false,
@@ -69,6 +70,7 @@ impl Outside {
                 page_bytes_max: |options| options.page_bytes_max,
                 keys: &[],
                 options_to_try: &[],
+                laboratory: None,
                 bugs: &[],
                 start,
             },
@@ -83,6 +85,7 @@ impl Outside {
     #[must_use]
     pub const fn without_leader(mut self) -> Outside {
         self.profile.has_leader = false;
+        self.profile.disseminations = &[Dissemination::Leader, Dissemination::References];
         self
     }
 
@@ -95,7 +98,7 @@ impl Outside {
         if !(1..=NAME_BYTES_MAX).contains(&self.name.len()) || !self.name.bytes().all(is_fine) {
             return Err(NotRegistered::Malformed(self.name));
         }
-        if ProtocolKind::ALL.iter().any(|(name, _)| *name == self.name) {
+        if ProtocolKind::EVERY.iter().any(|(name, _)| *name == self.name) {
             return Err(NotRegistered::Taken(self.name));
         }
         let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);

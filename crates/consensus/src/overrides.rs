@@ -156,7 +156,7 @@ pub struct MeasuredOption {
 
 /// The keys that some protocol heeds.
 fn keys() -> impl Iterator<Item = &'static Key> {
-    COMMON.iter().chain(ProtocolKind::ALL.iter().flat_map(|(_, protocol)| protocol.profile().keys))
+    COMMON.iter().chain(ProtocolKind::EVERY.iter().flat_map(|(_, protocol)| protocol.profile().keys))
 }
 
 /// Sets a switch, if the value is one's.

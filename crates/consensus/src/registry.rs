@@ -11,8 +11,8 @@ use std::{fmt, str::FromStr};
 use synod_wire::{DecodeError, Reader, Time};
 
 use crate::{
-    Body, Bug, Effects, Logged, Members, Options, OutsideMessage, OutsideRecord, Protocol, Registered,
-    Restart, UnknownName, dissemination, election, options::choice, outside, overrides::Key,
+    Body, Bug, Dissemination, Effects, Logged, Members, Options, OutsideMessage, OutsideRecord, Protocol,
+    Registered, Restart, UnknownName, dissemination, election, options::choice, outside, overrides::Key,
 };
 
 /// The table. Each line has the name in configurations, the first byte of messages and records (4 is that of
@@ -31,8 +31,10 @@ macro_rules! protocols {
             /// crosses each of its links once. Any replica takes commands.
             Ring = "ring", 6, ring;
             /// Kernel Paxos (Esposito, Coelho, Pedone 2019): the acceptor is the C that also runs below the socket
-            /// layer. Each replica counts all votes.
+            /// layer. Each replica counts all votes. Those that only a laboratory runs, as this one, stand last.
             KernelPaxos = "kernel-paxos", 7, kernel_paxos;
+            /// A log in swift rounds (Santos 2012, chapters 3 to 5): no replica leads, and every replica proposes.
+            Rounds = "rounds", 8, rounds;
         }
     };
 }
@@ -50,8 +52,12 @@ macro_rules! registry {
         }
 
         impl ProtocolKind {
-            /// The protocols of this crate, by their names in configurations.
-            pub const ALL: &'static [(&'static str, ProtocolKind)] = &[$(($name, ProtocolKind::$kind),)+];
+            /// Every protocol of this crate: those that serve, then those of the laboratory.
+            pub(crate) const EVERY: &'static [(&'static str, ProtocolKind)] =
+                &[$(($name, ProtocolKind::$kind),)+];
+
+            /// How many of them serve.
+            const SERVING: usize = 0 $(+ $crate::$folder::PROFILE.laboratory.is_none() as usize)+;
 
             pub(crate) fn profile(self) -> &'static Profile {
                 match self {
@@ -215,6 +221,8 @@ choice! {
 pub(crate) struct Profile {
     /// The elections that it works with; it prefers the first.
     pub(crate) elections: &'static [ElectionKind],
+    /// The disseminations that it works with.
+    pub(crate) disseminations: &'static [Dissemination],
     /// The value of [`ProtocolKind::changes_voters_itself`].
     pub(crate) changes_voters_itself: bool,
     /// The value of [`ProtocolKind::has_leader`].
@@ -239,6 +247,8 @@ pub(crate) struct Profile {
     pub(crate) keys: &'static [Key],
     /// The value of [`ProtocolKind::options_to_try`].
     pub(crate) options_to_try: &'static [&'static str],
+    /// The value of [`ProtocolKind::laboratory`].
+    pub(crate) laboratory: Option<&'static str>,
     /// The bugs that the simulator finds in it by running seeds.
     pub(crate) bugs: &'static [Bug],
     /// Makes a replica, as it is after a start.
@@ -264,9 +274,24 @@ impl Survives {
 }
 
 impl ProtocolKind {
+    /// The protocols of this crate that serve, by their names in configurations.
+    pub const ALL: &'static [(&'static str, ProtocolKind)] =
+        ProtocolKind::EVERY.split_at(ProtocolKind::SERVING).0;
+
+    /// The protocols of this crate that do not serve yet: a server takes them only in a laboratory, and the simulator
+    /// as it takes any other.
+    pub const LABORATORY: &'static [(&'static str, ProtocolKind)] =
+        ProtocolKind::EVERY.split_at(ProtocolKind::SERVING).1;
+
     /// All that this program knows, by their names: those of this crate, and those that were registered.
     pub fn known() -> impl Iterator<Item = (&'static str, ProtocolKind)> {
-        ProtocolKind::ALL.iter().copied().chain(outside::kinds())
+        ProtocolKind::EVERY.iter().copied().chain(outside::kinds())
+    }
+
+    /// What keeps it from serving outside of a laboratory, if anything does.
+    #[must_use]
+    pub fn laboratory(self) -> Option<&'static str> {
+        self.profile().laboratory
     }
 
     /// What it survives.
@@ -331,5 +356,20 @@ impl ProtocolKind {
     #[must_use]
     pub fn options_to_try(self) -> &'static [&'static str] {
         self.profile().options_to_try
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols_of_the_laboratory_are_known_and_apart_from_those_that_serve() {
+        assert!(ProtocolKind::ALL.iter().all(|(_, it)| it.laboratory().is_none()));
+        assert!(ProtocolKind::LABORATORY.iter().all(|(_, it)| it.laboratory().is_some()));
+        for (name, kind) in ProtocolKind::ALL.iter().chain(ProtocolKind::LABORATORY) {
+            assert_eq!(name.parse(), Ok(*kind));
+        }
+        assert!("no-such".parse::<ProtocolKind>().unwrap_err().to_string().contains(", ring, rounds"));
     }
 }

@@ -1,5 +1,5 @@
 //! What a protocol from outside need not write itself if it decides slot by slot in ballots: its records, and what a
-//! replica knows of slots.
+//! replica knows of slots. The log in rounds stands on it, too.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ records! {
 /// of both.
 #[derive(Clone, Debug)]
 pub struct SlotAcceptor {
-    of: &'static Outside,
+    of: RecordsOf,
     options: Options,
     members: Members,
     /// A leader leads in the promised ballot. A replica that recovers may have forgotten what it said in this epoch.
@@ -96,10 +96,42 @@ pub struct SlotAcceptor {
     reported: Reported,
 }
 
+/// The protocol whose records they are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RecordsOf {
+    Outside(&'static Outside),
+    Rounds,
+}
+
+impl RecordsOf {
+    fn record(self, record: SlotRecord) -> Record {
+        match self {
+            RecordsOf::Outside(outside) => outside.record(record),
+            RecordsOf::Rounds => Record::Rounds(record),
+        }
+    }
+}
+
+/// A record of such a protocol.
+fn slot_record(record: &Record) -> Option<&SlotRecord> {
+    if let Record::Rounds(record) = record { Some(record) } else { record.outside() }
+}
+
 impl SlotAcceptor {
     /// The replica as it is after a start of this protocol. What an earlier life knew to be decided is delivered.
     pub fn start(
         of: &'static Outside,
+        options: Options,
+        members: Members,
+        restart: &Restart,
+        effects: &mut Effects,
+    ) -> SlotAcceptor {
+        SlotAcceptor::start_of(RecordsOf::Outside(of), options, members, restart, effects)
+    }
+
+    /// The same with records of any protocol.
+    pub(crate) fn start_of(
+        of: RecordsOf,
         options: Options,
         members: Members,
         restart: &Restart,
@@ -119,7 +151,7 @@ impl SlotAcceptor {
             reported: Reported::default(),
         };
         let mut replay = Replay::new(&replica.options, &mut replica.acceptor, restart.amnesia);
-        for record in restart.records.iter().filter_map(Record::outside::<SlotRecord>) {
+        for record in restart.records.iter().filter_map(slot_record) {
             match record.clone() {
                 SlotRecord::Promised(ballot) => replay.promised(ballot),
                 SlotRecord::Accepted { ballot, slot, decided, batch } => {

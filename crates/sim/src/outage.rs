@@ -403,12 +403,12 @@ pub fn print(args: &OutagesArgs) -> ExitCode {
     let timeout = election_timeout();
     let in_timeouts = |time: Duration| time.as_secs_f64() / timeout.as_secs_f64();
     let mut header = "| fault |".to_owned();
-    CASTS.iter().for_each(|cast| header += &format!(" {}, {} |", cast.protocol, cast.election));
-    println!("{header}\n|{}", " --- |".repeat(CASTS.len() + 1));
+    crate::scenario::led().for_each(|cast| header += &format!(" {}, {} |", cast.protocol, cast.election));
+    println!("{header}\n|{}", " --- |".repeat(crate::scenario::led().count() + 1));
     let mut wrong = Vec::new();
     for row in rows() {
         let mut line = format!("| {} |", row.name);
-        for &cast in CASTS.iter() {
+        for &cast in crate::scenario::led() {
             match measure(cast, &row, args.seeds, None) {
                 Ok(measured) => {
                     let bounds = row.bounds_of(cast.election);

@@ -1,7 +1,7 @@
 //! The tables of what goes together, and of the options of each protocol: at the end of `synod serve --help`, and in
 //! docs/settings.md.
 
-use synod_consensus::{Combination, Dissemination, ProtocolKind};
+use synod_consensus::{Combination, ProtocolKind};
 use synod_storage::{Durability, Ending};
 
 /// What goes with a protocol: its name, and the choices on each of the other axes, of which any may be taken.
@@ -9,7 +9,7 @@ fn rows() -> impl Iterator<Item = (&'static str, [(&'static str, String); 3])> {
     ProtocolKind::known().map(|(name, protocol)| {
         let axes = [
             ("election", names(protocol.elections().iter())),
-            ("dissemination", names(Dissemination::ALL.iter().map(|(name, _)| name))),
+            ("dissemination", names(protocol.disseminations().iter())),
             ("durability", names(protocol.durabilities().iter())),
         ];
         (name, axes)
@@ -35,9 +35,10 @@ fn remarks() -> String {
     let process = Durability::ALL.iter().filter(|(_, it)| it.keeps_promises(Ending::Process));
     format!(
         "These are {} combinations. The first of each is the default. A group of two replicas takes {} alone, since each of \
-         the two would need what the other one forgets.",
+         the two would need what the other one forgets. A server takes {} with --laboratory alone.",
         Combination::legal().count(),
-        names(process.map(|(name, _)| name))
+        names(process.map(|(name, _)| name)),
+        names(ProtocolKind::LABORATORY.iter().map(|(name, _)| name))
     )
 }
 

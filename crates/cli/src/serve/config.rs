@@ -602,6 +602,9 @@ fn check_combination(tuning: &Tuning, durability: Durability) -> Result<(), Conf
             );
             wrong("election", election, why)
         }
+        Err(error @ CombinationError::Dissemination { .. }) => {
+            wrong("dissemination", dissemination, format!("{error}; {ALL_COMBINATIONS}"))
+        }
         Err(error) => wrong("durability", durability, format!("{error}; {ALL_COMBINATIONS}")),
     }
 }

@@ -175,7 +175,7 @@ pub struct Tuning {
     /// others wait, and as far ahead as the busiest group will come within 100 ms) or demand (as far as others wait).
     #[arg(long, env = "SYNOD_SKIPS", value_name = "POLICY", default_value_t, help_heading = CONSENSUS)]
     pub skips: Skips,
-    /// The protocol: multipaxos, sequence-paxos, raft or ring [default: multipaxos].
+    /// The protocol: multipaxos, sequence-paxos, raft or ring, and with --laboratory rounds [default: multipaxos].
     #[arg(long, env = "SYNOD_PROTOCOL", help_heading = GROUPS)]
     pub protocol: Option<ProtocolKind>,
     /// The election: ballot (replicas ask each other which leader they hear, and elect one that reaches a quorum,

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use synod_consensus::{MeasuredOption, ProtocolKind};
 use synod_replica::{Skips, StateTransfer};
-use synod_server::node::measured;
 
 use super::{
     config::{ConfigError, protocol, wrong},
@@ -73,12 +72,9 @@ pub fn check_start(tuning: &Tuning) -> Result<(), ConfigError> {
     if tuning.laboratory {
         return Ok(());
     }
-    if protocol(tuning) == ProtocolKind::KernelPaxos {
-        return wrong(
-            "protocol",
-            ProtocolKind::KernelPaxos,
-            format!("{}; accepted: another, {AS_OTHERS}", measured::KERNEL_PAXOS),
-        );
+    if let Some(why) = protocol(tuning).laboratory() {
+        let serve = ProtocolKind::ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        return wrong("protocol", protocol(tuning), format!("{why}; accepted: {serve}, {AS_OTHERS}"));
     }
     if let Some(groups) = tuning.groups.filter(|groups| groups.merged.is_some_and(|take| take.get() > 1)) {
         let why = format!(
@@ -146,6 +142,26 @@ mod tests {
             "{kernel}"
         );
         started("--protocol kernel-paxos --options prepare=ahead --laboratory").expect("a laboratory's");
+        let rounds = started("--protocol rounds").expect_err("it is tested less");
+        for part in
+            ["--protocol rounds: orders a log without a leader", "accepted: multipaxos, ", "--laboratory"]
+        {
+            assert!(rounds.contains(part), "{rounds} should contain {part}");
+        }
+        started("--protocol rounds --laboratory --options rounds=timed,algorithm=last-voting-4")
+            .expect("it is");
+        for (flags, why) in [
+            ("--election ballot", "accepted: none"),
+            (
+                "--dissemination balanced",
+                "--dissemination balanced: dissemination balanced does not go with rounds",
+            ),
+            ("--dissemination references", "accepted: leader"),
+            ("--options decision=all", "option decision does not go with rounds"),
+        ] {
+            let refused = started(&format!("--protocol rounds --laboratory {flags}")).expect_err(flags);
+            assert!(refused.contains(why), "{refused} should contain {why}");
+        }
         started("--protocol raft --options replication=gossip-status,peer-repair=on,vote-gossip=on").unwrap();
         started("--protocol ring --options ring-order=measured,ring-voters=accept").unwrap();
         let joins = "--initial-cluster a=http://h:1 --initial-cluster-state existing";

@@ -55,6 +55,12 @@ choice! {
     }
 }
 
+impl Dissemination {
+    /// All of them.
+    pub(crate) const EVERY: &'static [Dissemination] =
+        &[Dissemination::Leader, Dissemination::References, Dissemination::Balanced];
+}
+
 /// Messages of the inner protocol that wait for batches.
 const PARKED_MAX: usize = 256;
 

@@ -31,6 +31,10 @@ pub struct Tuning {
 }
 
 pub(crate) const PROFILE: Profile = Profile {
+    laboratory: Some(
+        "is new; over TCP it does what multipaxos with decision=all does, with a message a slot, and what it is for, votes in the \
+         driver of a network card, no replica does yet",
+    ),
     elections: &[ElectionKind::Ballot, ElectionKind::Rotating],
     changes_voters_itself: false,
     has_leader: true,

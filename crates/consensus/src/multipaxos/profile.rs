@@ -3,7 +3,7 @@
 use super::MultiPaxos;
 use super::planted::Bug as Own;
 use crate::{
-    Bug, ElectionKind,
+    Bug, Dissemination, ElectionKind,
     options::choice,
     overrides::chosen,
     registry::{Profile, Survives},
@@ -33,6 +33,7 @@ pub struct Tuning {
 
 pub(crate) const PROFILE: Profile = Profile {
     elections: &[ElectionKind::Ballot, ElectionKind::Rotating, ElectionKind::Latency],
+    disseminations: Dissemination::EVERY,
     changes_voters_itself: false,
     has_leader: true,
     every_replica_proposes: false,
@@ -45,6 +46,7 @@ pub(crate) const PROFILE: Profile = Profile {
     page_bytes_max: |options| options.page_bytes_max,
     keys: &[chosen!("decision", "leader, all", multipaxos.decision)],
     options_to_try: &["window-max=1", "decision=all"],
+    laboratory: None,
     bugs: &[
         Bug::VoteBeforeDurable,
         Bug::ForgetPromise,

@@ -6,7 +6,7 @@ use super::Raft;
 use super::driftwood::{INTERVAL_MIN, Merge};
 use super::planted::Bug as Own;
 use crate::{
-    Bug, ElectionKind,
+    Bug, Dissemination, ElectionKind,
     options::choice,
     overrides::{Key, ON_OFF, Serves, chosen, on_off},
     registry::{Profile, Survives},
@@ -211,6 +211,7 @@ const ECHOES_MAX: u8 = 3;
 
 pub(crate) const PROFILE: Profile = Profile {
     elections: &[ElectionKind::Randomized],
+    disseminations: Dissemination::EVERY,
     changes_voters_itself: true,
     has_leader: true,
     every_replica_proposes: false,
@@ -227,6 +228,7 @@ pub(crate) const PROFILE: Profile = Profile {
         "replication=gossip-replies",
         "replication=gossip-status,vote-gossip=on,status-echoes=1,peer-repair=on",
     ],
+    laboratory: None,
     bugs: &[
         Bug::Raft(Own::VoteTwice),
         Bug::Raft(Own::VoteByLength),

@@ -2,7 +2,7 @@
 
 use super::{Ring, RingLearners, RingOrder, RingVoters, planted::Bug as Own};
 use crate::{
-    Bug, ElectionKind, Options, Overrides,
+    Bug, Dissemination, ElectionKind, Options, Overrides,
     options::choice,
     overrides::{Key, Serves, Shared, chosen},
     registry::{Profile, Survives},
@@ -39,6 +39,7 @@ pub struct Tuning {
 
 pub(crate) const PROFILE: Profile = Profile {
     elections: &[ElectionKind::Ballot],
+    disseminations: Dissemination::EVERY,
     changes_voters_itself: false,
     has_leader: true,
     every_replica_proposes: true,
@@ -90,6 +91,7 @@ pub(crate) const PROFILE: Profile = Profile {
         "ring-learners=propose",
         "ring-voters=accept,ring-learners=learn",
     ],
+    laboratory: None,
     bugs: &[
         Bug::VoteBeforeDurable,
         Bug::ForgetPromise,

@@ -6,6 +6,9 @@
 //! ends, which rounds are skipped, where letters go and who coordinates, by a [`Synchronisation`]. The two know
 //! nothing of each other but these traits, so that every algorithm runs on every layer.
 //!
+//! [`RoundsLog`] orders a log so: it is the protocol `rounds`, whose messages, options and planted bugs are in `messages.rs`,
+//! `profile.rs` and `planted.rs`.
+//!
 //! `rules.rs` has what safety and progress rest on, a few lines a rule; `timeouts.rs` the bounds of all time-outs.
 //! [`Detector`] and [`Channel`] are what the one algorithm with a failure detector needs, and serve comparisons alone.
 
@@ -16,18 +19,29 @@ mod detector;
 mod harness;
 mod last_voting;
 mod layer;
+mod log;
+mod messages;
 mod one_third_rule;
+mod pace;
+mod planted;
+mod profile;
 mod rules;
 mod spread;
 mod synchronisation;
 mod timeouts;
 
+pub use crate::SlotRecord as Record;
 pub use algorithm::{Algorithm, At, Heard, Round};
 pub use channel::{Channel, Frame};
 pub use detector::Detector;
 pub use last_voting::{LastVoting, Voting, Word};
 pub use layer::{Ended, Layer, Letter};
+pub use log::RoundsLog;
+pub use messages::Message;
 pub use one_third_rule::OneThirdRule;
+pub use planted::Bug;
+pub(crate) use profile::PROFILE;
+pub use profile::{RoundsAlgorithm, RoundsKind, Tuning};
 pub use spread::{Said, Spread};
 pub use synchronisation::Synchronisation;
 pub use timeouts::{Bounds, TimeoutError};

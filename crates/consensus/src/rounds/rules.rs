@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use synod_wire::ReplicaId;
+use synod_wire::{Ballot, Lsn, ReplicaId, Slot};
 
 use super::Round;
 use crate::{Members, ReplicaSet, Threshold, rules::rules};
@@ -146,6 +146,36 @@ rules! {
     fn hears_unsuspected(unsuspected: ReplicaSet, heard: ReplicaSet) -> bool {
         heard.intersection(unsuspected) == unsuspected
     }
+
+    // The log.
+
+    /// The coordinator of a ballot counts estimates that name it: each is of a replica that takes no other for the
+    /// coordinator of that phase.
+    fn counts_estimate(named: Ballot, own: Ballot) -> bool {
+        named == own
+    }
+
+    /// A restart goes on in the phase after the last that was promised, since letters of that one may have left.
+    fn resumes_in(promised: Ballot) -> u64 {
+        promised.round + 1
+    }
+
+    /// A letter leaves once the record that it rests on is durable.
+    fn leaves_after(record: Lsn) -> Lsn {
+        record
+    }
+
+    /// A replica that lost records says nothing: it may have forgotten in which phase it spoke, and to which
+    /// coordinator.
+    fn may_speak(lost_records: bool) -> bool {
+        !lost_records
+    }
+
+    /// A read waits for the last slot in which a member of a quorum accepted anything: what is decided was accepted
+    /// by one of any quorum, and may not be known to be decided.
+    fn read_through(accepted: Slot, decided: Slot) -> Slot {
+        accepted.max(decided)
+    }
 }
 
 impl std::fmt::Debug for Rules {
@@ -271,6 +301,22 @@ mod tests {
                 assert_eq!(hears_unsuspected(*alive, *heard), all);
             }
         }
+    }
+
+    #[test]
+    fn the_log_speaks_for_one_ballot_of_what_is_durable() {
+        let ballots =
+            || (0..3).flat_map(|round| (1..3).map(move |it| Ballot { round, replica: ReplicaId(it) }));
+        for (one, other) in ballots().flat_map(|one| ballots().map(move |other| (one, other))) {
+            let is_same = (one.round, one.replica) == (other.round, other.replica);
+            assert_eq!(counts_estimate(one, other), is_same);
+            assert!(resumes_in(one) > one.round);
+        }
+        for (one, other) in (0..4).flat_map(|one| (0..4).map(move |other| (one, other))) {
+            assert_eq!(read_through(Slot(one), Slot(other)).0, [one, other].into_iter().max().unwrap());
+            assert_eq!(leaves_after(Lsn(one)), Lsn(one));
+        }
+        assert!(may_speak(false) && !may_speak(true));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::SequencePaxos;
 use super::planted::Bug as Own;
 use crate::{
-    Bug, ElectionKind,
+    Bug, Dissemination, ElectionKind,
     overrides::{Key, ON_OFF, Serves, on_off},
     registry::{Profile, Survives},
 };
@@ -62,6 +62,7 @@ macro_rules! switch {
 
 pub(crate) const PROFILE: Profile = Profile {
     elections: &[ElectionKind::Ballot, ElectionKind::Rotating, ElectionKind::Latency],
+    disseminations: Dissemination::EVERY,
     changes_voters_itself: false,
     has_leader: true,
     every_replica_proposes: false,
@@ -81,6 +82,7 @@ pub(crate) const PROFILE: Profile = Profile {
         switch!("decide-on-accept", decide_on_accept),
     ],
     options_to_try: &["window-max=3", "max-accept-sync=off,decide-on-accept=off", "head-start=off"],
+    laboratory: None,
     bugs: &[
         Bug::VoteBeforeDurable,
         Bug::ForgetPromise,

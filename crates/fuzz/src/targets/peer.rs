@@ -216,6 +216,7 @@ pub(super) const ENCODINGS: [(&str, &str); 7] = [
     ("raft", include_str!("../../../consensus/src/raft/tests/encoding.txt")),
     ("ring", include_str!("../../../consensus/src/ring/tests/encoding.txt")),
     ("kernel-paxos", include_str!("../../../consensus/src/kernel_paxos/tests/encoding.txt")),
+    ("rounds", include_str!("../../../consensus/src/rounds/tests/encoding.txt")),
     ("election", include_str!("../../../consensus/src/election/encoding.txt")),
     ("dissemination", include_str!("../../../consensus/src/dissemination/encoding.txt")),
 ];

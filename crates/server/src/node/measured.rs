@@ -10,17 +10,13 @@ use synod_replica::{Change, Group};
 /// What to do in place of taking an option that exists to be measured.
 const OTHERWISE: &str = "or any value on servers that run with --laboratory";
 
-/// Why Kernel Paxos does not serve yet.
-pub const KERNEL_PAXOS: &str = "is new, and nobody but its author has read it; over TCP it does what multipaxos with decision=all does, with a \
-                            message a slot";
-
 /// Why a server without `--laboratory` refuses a change: it would give the group an option that exists to be measured.
 /// An option that the group has already may stay.
 pub(super) fn refused(group: &Group, change: &Change) -> Option<String> {
     let Change::Order { protocol, overrides, .. } = change else { return None };
-    if *protocol == ProtocolKind::KernelPaxos && group.protocol != ProtocolKind::KernelPaxos {
+    if let Some(why) = protocol.laboratory().filter(|_| *protocol != group.protocol) {
         return Some(format!(
-            "--protocol kernel-paxos {KERNEL_PAXOS}; accepted: another, or kernel-paxos on servers that run with --laboratory"
+            "--protocol {protocol} {why}; accepted: another, or {protocol} on servers that run with --laboratory"
         ));
     }
     let mut measured = overrides.measured(*protocol);
@@ -40,12 +36,17 @@ pub(super) fn remarks(
 
 fn of_group(group: &Group, number: Option<usize>) -> impl Iterator<Item = String> {
     let of = number.map_or(String::new(), |number| format!(" --group {number}"));
-    group.overrides.measured(group.protocol).map(move |option| {
+    let protocol = group.protocol.laboratory().map(|why| {
+        let (name, serves) = (group.protocol, ProtocolKind::MultiPaxos);
+        format!("protocol {name} {why}. To go back: synod reconfigure{of} --protocol {serves}")
+    });
+    let options = group.overrides.measured(group.protocol).map(move |option| {
         format!(
             "option {option}. To go back: synod reconfigure{of} --options \"{}\"",
             group.overrides.without(option.key)
         )
-    })
+    });
+    protocol.into_iter().chain(options)
 }
 
 /// A line for each option of this replica's own that exists to be measured. It counts unless the group fixes it.
@@ -60,7 +61,7 @@ fn own_remarks(own: Option<&Overrides>, group: &Group) -> impl Iterator<Item = S
 
 #[cfg(test)]
 mod tests {
-    use synod_consensus::{Options, ProtocolKind};
+    use synod_consensus::Options;
     use synod_replica::ChangeRequest;
     use synod_wire::{ReplicaId, Slot};
 
@@ -83,6 +84,22 @@ mod tests {
         let request = ChangeRequest { expected: group.version, change: order(&group, "check-quorum=on") };
         let fixed = group.apply(Slot(9), &request).expect("it is a change");
         assert_eq!(lines("check-quorum=off", &fixed), [""; 0], "the group fixes it");
+    }
+
+    #[test]
+    fn a_group_does_not_change_to_a_protocol_of_the_laboratory_and_one_that_has_it_says_so() {
+        let group = |protocol| Group::of(&Options::of(protocol), [1, 2, 3].map(ReplicaId));
+        let (paxos, rounds) = (group(ProtocolKind::MultiPaxos), group(ProtocolKind::Rounds));
+        let why = refused(&paxos, &order(&rounds, "")).expect("it is new");
+        assert!(why.starts_with("--protocol rounds orders a log without a leader"), "{why}");
+        assert!(
+            why.ends_with("; accepted: another, or rounds on servers that run with --laboratory"),
+            "{why}"
+        );
+        assert_eq!(refused(&rounds, &order(&rounds, "window-max=8")), None, "it stays");
+        let lines: Vec<_> = remarks(&rounds, Some(2), None).collect();
+        let end = ". To go back: synod reconfigure --group 2 --protocol multipaxos";
+        assert!(lines.len() == 1 && lines[0].ends_with(end), "{lines:?}");
     }
 
     #[test]

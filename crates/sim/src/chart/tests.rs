@@ -78,7 +78,7 @@ const STORY: &str = "for: all\n\nA story.\n\n> cluster 3\n> elect 1\n> put 1 k1=
 
 #[test]
 fn a_story_has_an_arrow_for_each_message_and_a_cross_for_each_that_is_dropped() {
-    for cast in CASTS.iter() {
+    for cast in scenario::led() {
         let (story, recorded) = scenario::record(STORY, cast, Window::ALL);
         let story = story.expect("it makes sense");
         assert_eq!(story, scenario::play(STORY, cast).expect("it makes sense"), "the same story");

@@ -66,6 +66,12 @@ invariants! {
     OneProposal = "one-proposal-a-ballot", "Santos 2012, section 7.4: at most one value per (view, i)";
     /// Once a batch is chosen, every proposal for that slot in a higher ballot has that batch.
     ChosenStays = "chosen-stays", "Santos 2012, section 7.2: propose the one with the highest k'";
+    /// Every letter of a round, also an empty one, is covered by a durable promise of its phase.
+    LetterPromised = "letter-is-promised", "docs/rounds.md: nothing of a phase is said before the phase is promised";
+    /// A replica says one thing to another in a round, in all its lives.
+    OneLetter = "one-letter-a-round", "Santos 2012, section 3.1: in a round a process sends what its sending function says";
+    /// The estimate of a replica goes to one coordinator in a phase.
+    OneCoordinator = "one-coordinator-a-phase", "Santos 2012, section 4.3: an estimate goes to the coordinator alone";
     /// Every delivered batch, and so every acknowledged command, was durably accepted by a quorum in one ballot.
     QuorumDurable = "quorum-durable", "docs/operating.md: what survives with each durability; Benz 2013, corrected";
     /// Every record that refers to a batch comes after a record of the same log that holds the batch.

@@ -12,6 +12,7 @@ mod invariant;
 #[cfg(feature = "kv")]
 mod journal;
 mod leases;
+mod letters;
 pub mod linear;
 mod lives;
 mod memory;
@@ -35,6 +36,7 @@ pub use invariant::{Checked, Invariant, Violation};
 #[cfg(feature = "kv")]
 pub(crate) use journal::Journal;
 pub(crate) use leases::{LeaseAct, Leases};
+pub(crate) use letters::Letters;
 pub(crate) use lives::{Held, Surroundings, Watch};
 pub(crate) use memory::Memory;
 #[cfg(feature = "kv")]

@@ -202,6 +202,12 @@ impl Votes {
         self.epochs.values().map(EpochVotes::highest).max().unwrap_or_default()
     }
 
+    /// The ballot that a replica's durable records of an epoch promise.
+    #[must_use]
+    pub fn promised(&self, epoch: Epoch, replica: usize) -> Ballot {
+        self.epochs.get(&epoch).map_or(Ballot::ZERO, |votes| votes.acceptors[replica].promised)
+    }
+
     /// The batch chosen for a slot in an epoch, if one is.
     #[must_use]
     pub fn chosen(&self, epoch: Epoch, slot: Slot) -> Option<&Batch> {

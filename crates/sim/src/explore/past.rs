@@ -100,6 +100,11 @@ impl Past {
         owed: &mut Vec<Owed>,
     ) -> Checked {
         let message = message.body();
+        if let Some(letter) = message.letter() {
+            demand(by.disk.promised.round >= letter.phase, Invariant::LetterPromised, || {
+                format!("{} sends {letter:?}; its log promises {} only", by.id, by.disk.promised)
+            })?;
+        }
         message.claims_of(by.id).iter().try_for_each(|claim| self.claims(by, claim, owed))?;
         message.term_claims_of(by.id).iter().try_for_each(|claim| self.claims_of_term(by, to, claim, owed))
     }

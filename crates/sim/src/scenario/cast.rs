@@ -22,8 +22,9 @@ pub struct Cast {
 /// anybody asks for casts.
 pub static CASTS: LazyLock<Vec<Cast>> = LazyLock::new(|| {
     let cast = |protocol: ProtocolKind, election: ElectionKind| {
-        let in_all = election == protocol.elections()[0];
-        let name = if in_all { protocol.to_string() } else { format!("{protocol}+{election}") };
+        let is_default = election == protocol.elections()[0];
+        let name = if is_default { protocol.to_string() } else { format!("{protocol}+{election}") };
+        let in_all = is_default && protocol.laboratory().is_none();
         Cast { name: name.leak(), protocol, election, in_all }
     };
     let protocols = ProtocolKind::known().map(|(_, protocol)| protocol);
@@ -32,7 +33,12 @@ pub static CASTS: LazyLock<Vec<Cast>> = LazyLock::new(|| {
         .collect()
 });
 
-/// The casts that play a script, given the words of its head: `all` (every protocol with its default
+/// The casts in which a replica leads.
+pub fn led() -> impl Iterator<Item = &'static Cast> {
+    CASTS.iter().filter(|cast| cast.protocol.has_leader())
+}
+
+/// The casts that play a script, given the words of its head: `all` (every protocol that serves, with its default
 /// election), the name of an election (every protocol with that election), or the name of a cast.
 ///
 /// # Errors
@@ -66,7 +72,9 @@ mod tests {
             names[3..7],
             ["sequence-paxos", "sequence-paxos+rotating", "sequence-paxos+latency", "raft"]
         );
-        assert!(CASTS.iter().all(|cast| cast.in_all != cast.name.contains('+')));
+        let serves = |cast: &Cast| cast.protocol.laboratory().is_none();
+        assert!(CASTS.iter().all(|cast| cast.in_all == (serves(cast) && !cast.name.contains('+'))));
+        assert!(CASTS.iter().any(|cast| cast.name == "rounds") && led().all(|cast| cast.name != "rounds"));
     }
 
     #[test]

@@ -37,7 +37,7 @@ use std::{
 };
 
 use crate::chart::{Recorder, Window};
-pub use cast::{CASTS, Cast};
+pub use cast::{CASTS, Cast, led};
 pub use commands::COMMANDS;
 use commands::Stage;
 pub(crate) use commands::calm_plan;

@@ -5,7 +5,7 @@ use synod_wire::{Epoch, GroupId, Lsn, Slot};
 
 use super::machine::Machine;
 use crate::{
-    check::{Batches, Checked, Groups, Memory, Reference, Terms, Violation, Votes},
+    check::{Batches, Checked, Groups, Letters, Memory, Reference, Terms, Violation, Votes},
     situations::Situations,
 };
 
@@ -17,6 +17,7 @@ pub(super) struct GroupChecks {
     pub(super) votes: Votes,
     pub(super) batches: Batches,
     pub(super) memory: Memory,
+    pub(super) letters: Letters,
     pub(super) terms: Terms,
     /// What its log says, and the state after that.
     pub(super) reference: Reference,
@@ -31,6 +32,7 @@ impl GroupChecks {
             votes: Votes::new(capacity),
             batches: Batches::new(capacity),
             memory: Memory::new(capacity),
+            letters: Letters::default(),
             terms: Terms::new(capacity),
             reference,
             situations: Situations::new(first, capacity),
@@ -60,6 +62,7 @@ impl GroupChecks {
         let records = || disk.records(group);
         self.votes.restarted(of, records(), disk.lost, disk.amnesia)?;
         self.batches.restarted(of, records());
+        self.letters.restarted(of, disk.lost);
         if !copied {
             // By the number that the replica and its peers know, which a copy may have used before.
             self.memory.restarted(of, files.incarnation.0, records(), disk.amnesia)?;

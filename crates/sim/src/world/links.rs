@@ -82,6 +82,7 @@ impl World {
                 checks.votes.said(*epoch, from, id, life, claim, last)?;
             }
             let to = self.machines[to].id;
+            checks.letters.said(*epoch, from, checks.votes.promised(*epoch, from), to, message)?;
             checks.terms.said(*epoch, from, (id, life), to, message, last)?;
         }
         let shown = self.machines[to].is_alive() && !(self.idles && describe::is_sign_of_life(message));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use synod_consensus::{ElectionKind, Overrides, ProtocolKind, Role};
+use synod_consensus::{Dissemination, ElectionKind, Overrides, ProtocolKind, Role};
 use synod_replica::{
     Change, ChangeRequest, Event, Goal, Group, MemberInfo, Outcome, RequestError, decode_reply,
 };
@@ -157,6 +157,7 @@ impl World {
         let stopped = |id: &ReplicaId| self.machine_of(*id).is_some_and(|machine| machine.stopped);
         let is_followed = |id: &ReplicaId| group.learners().any(|(_, goal)| goal == Goal::Replace(*id));
         let stopped = group.voters().find(|id| at == FIRST && stopped(id) && !is_followed(id));
+        let begun_with = self.plan.settings.consensus.protocol;
         let rng = &mut self.operator.rng;
         if let Some(stopped) = stopped.filter(|_| rng.u8(0..4) > 0) {
             return Some(Change::Add { info: info(group.next_id, 0), goal: Goal::Replace(stopped) });
@@ -170,7 +171,7 @@ impl World {
         if self.first.is_some() || at != FIRST {
             // Members change in the first group; a server refuses it here.
             let orders = self.plan.changes.orders && rng.u8(0..4) > 0;
-            return if orders { draw_order(rng, group) } else { Some(draw_limits(rng, group)) };
+            return if orders { draw_order(rng, group, begun_with) } else { Some(draw_limits(rng, group)) };
         }
         Some(match rng.u8(0..100) {
             0..40 => {
@@ -191,7 +192,7 @@ impl World {
                 let goal = Goal::Replace(member(rng));
                 Change::Add { info: info(group.next_id, 0), goal }
             }
-            75..88 => return draw_order(rng, group),
+            75..88 => return draw_order(rng, group, begun_with),
             88..93 => draw_limits(rng, group),
             _ => {
                 let id = member(rng);
@@ -450,9 +451,11 @@ impl World {
     }
 }
 
-/// Another protocol or election, with some options.
-fn draw_order(rng: &mut Rng, group: &Group) -> Option<Change> {
-    let orders = ProtocolKind::ALL.iter().flat_map(|(_, protocol)| {
+/// Another protocol or election, with some options. A group that began with a protocol of the laboratory may go back to
+/// one.
+fn draw_order(rng: &mut Rng, group: &Group, begun_with: ProtocolKind) -> Option<Change> {
+    let laboratory = ProtocolKind::LABORATORY.iter().filter(|_| begun_with.laboratory().is_some());
+    let orders = ProtocolKind::ALL.iter().chain(laboratory).flat_map(|(_, protocol)| {
         suspecting(*protocol).into_iter().map(move |election| (*protocol, election))
     });
     // Mostly another protocol or election than the present one, if there is another.
@@ -496,7 +499,9 @@ fn futures(group: &Group) -> Vec<Vec<ReplicaId>> {
 
 /// Options of a protocol, now and then.
 fn overrides(version: u64, protocol: ProtocolKind) -> Overrides {
-    let choices = protocol.options_to_try().iter().chain(&["dissemination=balanced"]);
+    let balances = protocol.disseminations().contains(&Dissemination::Balanced);
+    let balanced: &[&str] = if balances { &["dissemination=balanced"] } else { &[] };
+    let choices = protocol.options_to_try().iter().chain(balanced);
     let chosen =
         choices.cycle().nth(usize::try_from(version % 8).unwrap_or_default()).filter(|_| version % 4 < 3);
     chosen.map_or_else(Overrides::default, |text| text.parse().expect("these are accepted"))

@@ -1,0 +1,476 @@
+//! The log in rounds on a network that loses and delays, with replicas that crash and start again from what is durable.
+//! What peers tell beside the protocol ([`Control::Learn`]) is told here from what anybody has delivered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fastrand::Rng;
+use synod_wire::{Ballots, BatchBuilder, Incarnation, SessionId};
+
+use super::*;
+use crate::{
+    Message as Any, ProtocolKind, Record,
+    rounds::planted::{Bug, replaced},
+};
+
+/// The rules of a replica in which no bug is planted.
+static SOUND: Rules = Rules::SOUND;
+
+const MS: u64 = 1_000_000;
+
+enum Event {
+    Arrives(usize, ReplicaId, Any),
+    Durable(usize, u64, Lsn),
+    Timer(usize, u64),
+    Proposal(usize, Batch),
+    Crash(usize),
+    /// A crash, after which nothing of the log is there.
+    Lose(usize),
+    Start(usize),
+    Read(usize),
+}
+
+struct Node {
+    protocol: Option<Box<dyn Protocol>>,
+    effects: Effects,
+    life: u64,
+    durable: Lsn,
+    /// Records of this life that are not durable, and letters that wait for them.
+    pending: Vec<(Lsn, Record)>,
+    waiting: Vec<(Lsn, ReplicaId, Any)>,
+    disk: Vec<Record>,
+    has_lost: bool,
+    delivered: Slot,
+    /// For each read its index once it is known, and what was decided when it began.
+    reads: BTreeMap<ReadToken, (u64, Slot)>,
+}
+
+struct World {
+    rules: &'static Rules,
+    options: Options,
+    /// What has gone wrong first.
+    violation: Option<String>,
+    random: Rng,
+    now: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    numbers: u64,
+    nodes: Vec<Node>,
+    loss: f64,
+    decided: BTreeMap<Slot, (Ballots, Batch)>,
+    messages: u64,
+    answered: u64,
+    /// When the last slot was first delivered, and the longest time between two.
+    delivered_at: u64,
+    gap: u64,
+}
+
+fn batch(number: u64) -> Batch {
+    let mut builder = BatchBuilder::new();
+    builder.push(SessionId(number % 5 + 1), number, number, b"x");
+    builder.finish()
+}
+
+fn options() -> Options {
+    Options { election_timeout: Duration::from_millis(300), ..Options::of(ProtocolKind::Rounds) }
+}
+
+impl World {
+    fn new(n: usize, seed: u64, loss: f64) -> World {
+        World::with_rules(n, seed, loss, &SOUND)
+    }
+
+    fn with_rules(n: usize, seed: u64, loss: f64, rules: &'static Rules) -> World {
+        World::with_options(n, seed, loss, rules, options())
+    }
+
+    fn with_options(n: usize, seed: u64, loss: f64, rules: &'static Rules, options: Options) -> World {
+        let node = |_| Node {
+            protocol: None,
+            effects: Effects::new(Lsn::ZERO),
+            life: 0,
+            durable: Lsn::ZERO,
+            pending: Vec::new(),
+            waiting: Vec::new(),
+            disk: Vec::new(),
+            has_lost: false,
+            delivered: Slot::ZERO,
+            reads: BTreeMap::new(),
+        };
+        let mut world = World {
+            rules,
+            options,
+            violation: None,
+            random: Rng::with_seed(seed),
+            now: 0,
+            queue: BTreeMap::new(),
+            numbers: 0,
+            nodes: (0..n).map(node).collect(),
+            loss,
+            decided: BTreeMap::new(),
+            messages: 0,
+            answered: 0,
+            delivered_at: 0,
+            gap: 0,
+        };
+        (0..n).for_each(|me| world.start(me));
+        world
+    }
+
+    fn at(&mut self, after: u64, event: Event) {
+        self.numbers += 1;
+        self.queue.insert((self.now + after, self.numbers), event);
+    }
+
+    fn start(&mut self, me: usize) {
+        let members = Members::new((1..=self.nodes.len() as u64).map(ReplicaId), ReplicaId(me as u64 + 1));
+        let now = Time::from_nanos(self.now);
+        let node = &mut self.nodes[me];
+        node.life += 1;
+        let restart = Restart { records: node.disk.clone(), ..Restart::first(Incarnation(node.life)) };
+        node.effects = Effects::new(Lsn(node.disk.len() as u64));
+        node.durable = node.effects.last_lsn();
+        node.delivered = Slot::ZERO;
+        let protocol =
+            RoundsLog::start(self.options.clone(), members, &restart, self.rules, now, &mut node.effects);
+        node.protocol = Some(Box::new(protocol));
+        self.carry_out(me);
+    }
+
+    fn crash(&mut self, me: usize) {
+        let node = &mut self.nodes[me];
+        node.protocol = None;
+        // A part of what was being written is there.
+        let kept = self.random.usize(..=node.pending.len());
+        node.disk.extend(node.pending.drain(..).take(kept).map(|(_, record)| record));
+        node.waiting.clear();
+        node.reads.clear();
+    }
+
+    fn step(&mut self, me: usize, input: Input) {
+        let now = Time::from_nanos(self.now);
+        let node = &mut self.nodes[me];
+        let Some(protocol) = &mut node.protocol else { return };
+        protocol.step(now, input, &mut node.effects);
+        self.carry_out(me);
+        self.catch_up(me);
+    }
+
+    /// Tells a replica what it lacks, as peers do.
+    fn catch_up(&mut self, me: usize) {
+        let Some(status) = self.nodes[me].protocol.as_ref().map(|protocol| protocol.status()) else { return };
+        if status.decided_elsewhere <= status.decided || self.random.u8(..4) > 0 {
+            return;
+        }
+        let slot = status.decided.next();
+        if let Some((ballots, batch)) = self.decided.get(&slot).cloned() {
+            self.step(me, Input::Control(Control::Learn { slot, ballots, batch, voters: None }));
+        }
+    }
+
+    fn carry_out(&mut self, me: usize) {
+        let now = Time::from_nanos(self.now);
+        let node = &mut self.nodes[me];
+        node.protocol.as_mut().expect("it runs").flush(now, &mut node.effects);
+        let effects: Vec<_> = node.effects.drain().collect();
+        for effect in effects {
+            self.effect(me, effect);
+        }
+    }
+
+    fn effect(&mut self, me: usize, effect: Effect) {
+        let life = self.nodes[me].life;
+        match effect {
+            Effect::Append { lsn, record } => {
+                self.nodes[me].pending.push((lsn, record));
+                let after = self.random.u64(MS / 10..2 * MS);
+                self.at(after, Event::Durable(me, life, lsn));
+            }
+            Effect::Send { to, message, after } => {
+                for &to in to.ids() {
+                    if after <= self.nodes[me].durable {
+                        self.send(me, to, message.clone());
+                    } else {
+                        self.nodes[me].waiting.push((after, to, message.clone()));
+                    }
+                }
+            }
+            Effect::Deliver { slot, ballots, batch } => {
+                assert_eq!(slot, self.nodes[me].delivered.next());
+                self.nodes[me].delivered = slot;
+                if !self.decided.contains_key(&slot) {
+                    self.gap = self.gap.max(self.now - self.delivered_at);
+                    self.delivered_at = self.now;
+                }
+                let (_, first) = self.decided.entry(slot).or_insert((ballots, batch.clone()));
+                if *first != batch {
+                    self.violation.get_or_insert(format!("two decisions in {slot}"));
+                }
+            }
+            Effect::Deadline(at) if at != Time::NEVER => {
+                let after = at.as_nanos().saturating_sub(self.now).max(1);
+                self.at(after, Event::Timer(me, life));
+            }
+            Effect::ReadIndex { token, slot: Some(slot) } => {
+                let (_, least) = self.nodes[me].reads.remove(&token).expect("it was asked");
+                if slot < least {
+                    let why = format!("a read at {slot}, and {least} was decided before it began");
+                    self.violation.get_or_insert(why);
+                }
+                self.answered += 1;
+            }
+            _ => {}
+        }
+    }
+
+    fn send(&mut self, me: usize, to: ReplicaId, message: Any) {
+        self.messages += 1;
+        if self.random.f64() >= self.loss {
+            let after = self.random.u64(MS / 2..3 * MS);
+            self.at(after, Event::Arrives(to.0 as usize - 1, ReplicaId(me as u64 + 1), message));
+        }
+    }
+
+    fn run(&mut self, until: u64) {
+        while let Some(((at, _), event)) = self.queue.pop_first() {
+            if at > until {
+                self.numbers += 1;
+                self.queue.insert((at, self.numbers), event);
+                break;
+            }
+            self.now = at;
+            match event {
+                Event::Arrives(to, from, message) => self.step(to, Input::Receive { from, message }),
+                Event::Durable(me, life, lsn) if life == self.nodes[me].life => self.became_durable(me, lsn),
+                Event::Timer(me, life) if life == self.nodes[me].life => self.step(me, Input::Timer),
+                Event::Proposal(me, batch) => self.step(me, Input::Propose { batch, awaited: true }),
+                Event::Crash(me) => self.crash(me),
+                Event::Lose(me) => {
+                    self.crash(me);
+                    let node = &mut self.nodes[me];
+                    (node.disk, node.has_lost) = (Vec::new(), true);
+                }
+                Event::Start(me) if self.nodes[me].protocol.is_none() => self.start(me),
+                Event::Read(me) => self.read(me),
+                Event::Durable(..) | Event::Timer(..) | Event::Start(_) => {}
+            }
+        }
+        self.now = until;
+    }
+
+    fn read(&mut self, me: usize) {
+        self.numbers += 1;
+        let token = ReadToken(self.numbers);
+        let last = self.decided.keys().next_back().copied().unwrap_or_default();
+        if self.nodes[me].protocol.is_some() {
+            self.nodes[me].reads.insert(token, (self.now, last));
+            self.step(me, Input::Control(Control::ReadIndex(token)));
+        }
+    }
+
+    fn became_durable(&mut self, me: usize, lsn: Lsn) {
+        let node = &mut self.nodes[me];
+        if node.protocol.is_none() {
+            return;
+        }
+        node.durable = node.durable.max(lsn);
+        let written = node.pending.iter().take_while(|(at, _)| *at <= lsn).count();
+        node.disk.extend(node.pending.drain(..written).map(|(_, record)| record));
+        let leaves: Vec<_> = node.waiting.extract_if(.., |(after, ..)| *after <= lsn).collect();
+        leaves.into_iter().for_each(|(_, to, message)| self.send(me, to, message));
+        self.step(me, Input::Durable(lsn));
+    }
+}
+
+/// The batches that every replica has delivered.
+fn delivered(world: &World) -> BTreeSet<Vec<u8>> {
+    world.decided.values().map(|(_, batch)| batch.bytes().to_vec()).collect()
+}
+
+#[test]
+fn a_calm_group_orders_what_every_replica_proposes_and_rests() {
+    for n in [1, 3, 5] {
+        let mut world = World::new(n, 7, 0.0);
+        for number in 0..40 {
+            let me = number as usize % n;
+            world.at(number * 5 * MS, Event::Proposal(me, batch(number)));
+            world.at(number * 5 * MS + MS, Event::Read((me + 1) % n));
+        }
+        world.run(2_000 * MS);
+        assert!(
+            world.nodes.iter().all(|node| node.delivered >= Slot(40)),
+            "{n}: {}",
+            world.nodes[0].delivered
+        );
+        assert_eq!(delivered(&world).len(), 40);
+        assert_eq!(world.answered, 40);
+        let before = world.messages;
+        world.run(20_000 * MS);
+        assert_eq!(world.messages, before, "{n} replicas that have nothing to do are silent");
+    }
+}
+
+#[test]
+fn timed_rounds_and_phases_of_four_rounds_order_the_same() {
+    for text in ["rounds=timed", "algorithm=last-voting-4", "rounds=timed,algorithm=last-voting-4"] {
+        let mut options = options();
+        text.parse::<crate::Overrides>().unwrap().apply(&mut options);
+        let mut world = World::with_options(3, 7, 0.0, &SOUND, options);
+        for number in 0..40 {
+            world.at(number * 5 * MS, Event::Proposal(number as usize % 3, batch(number)));
+        }
+        world.run(10_000 * MS);
+        assert!(world.violation.is_none(), "{text}: {:?}", world.violation);
+        assert_eq!(delivered(&world).len(), 40, "{text}");
+        assert!(world.nodes.iter().all(|node| node.delivered == world.nodes[0].delivered), "{text}");
+    }
+}
+
+/// A replica of three, which is stepped by hand.
+fn alone() -> (RoundsLog, Effects) {
+    let members = Members::new((1..=3).map(ReplicaId), ReplicaId(1));
+    let mut effects = Effects::new(Lsn::ZERO);
+    let restart = Restart::first(Incarnation(1));
+    let replica = RoundsLog::start(options(), members, &restart, &SOUND, Time::ZERO, &mut effects);
+    (replica, effects)
+}
+
+#[test]
+fn letters_of_rounds_far_ahead_and_of_slots_far_away_cost_no_memory() {
+    let (mut replica, mut effects) = alone();
+    let mut hear = |replica: &mut RoundsLog, message: Message| {
+        let input = Input::Receive { from: ReplicaId(2), message: message.into() };
+        replica.step(Time::ZERO, input, &mut effects);
+        assert!(replica.received.len() <= 2, "{}", replica.received.len());
+    };
+    for phase in (1..10_000).step_by(3).chain((1..10_000).rev().step_by(7)) {
+        hear(
+            &mut replica,
+            Message::Here { phase, place: 1 + (phase % 3) as u8, decided: Slot(0), busy: true },
+        );
+    }
+    let ballot = Ballot { round: 20_000, replica: ReplicaId(2) };
+    let (first, decided) = (Slot(1), Slot::ZERO);
+    hear(
+        &mut replica,
+        Message::Acknowledgement { ballot, first, last: Slot(u64::MAX - 1), decided, busy: false },
+    );
+    let far = Slot(1 << 40);
+    hear(
+        &mut replica,
+        Message::Acknowledgement { ballot, first: far, last: far.next(), decided, busy: false },
+    );
+    assert!(
+        replica.slots.last() <= Slot(replica.options().accept_ahead_max() + 1),
+        "{}",
+        replica.slots.last()
+    );
+}
+
+#[test]
+fn a_replica_takes_commands_while_it_has_sessions_to_a_quorum() {
+    let (mut replica, mut effects) = alone();
+    let _ = effects.drain();
+    let mut link = |replica: &mut RoundsLog, peer: u64, link: Link| {
+        replica.step(Time::ZERO, Input::Link { peer: ReplicaId(peer), link }, &mut effects);
+        let tells = effects.drain().any(|effect| matches!(effect, Effect::Leader(_)));
+        (replica.route(), replica.room() > 0, tells)
+    };
+    assert_eq!(link(&mut replica, 2, Link::Down), (Route::Here, true, false));
+    assert_eq!(link(&mut replica, 3, Link::Refused), (Route::Nowhere, false, true));
+    assert_eq!(link(&mut replica, 2, Link::Up), (Route::Here, true, true));
+}
+
+/// Each of five machines in turn falls silent under load: the others wait for the time-out of a round and for that of
+/// life, and not for an election.
+#[test]
+fn a_machine_that_falls_silent_stops_the_order_for_a_fraction_of_an_election_time_out() {
+    let mut worst = 0;
+    for silent in 0..5 {
+        for moment in 0..6 {
+            let mut world = World::new(5, moment, 0.0);
+            for number in 0..500 {
+                let me = (silent + 1 + number as usize % 4) % 5;
+                world.at(number * MS, Event::Proposal(me, batch(number)));
+            }
+            world.at(300 * MS + 3 * moment * MS, Event::Crash(silent));
+            world.run(250 * MS);
+            world.gap = 0;
+            world.run(490 * MS);
+            worst = worst.max(world.gap);
+        }
+    }
+    println!("the longest gap: {} ms, with an election time-out of 300 ms", worst / MS);
+    assert!(worst < 100 * MS, "{worst}");
+}
+
+/// Plays a run with crashes and loss, in which a minority may lose its logs, and then a calm end.
+fn play(seed: u64, rules: &'static Rules) -> Result<(), String> {
+    let mut random = Rng::with_seed(seed);
+    let n = random.usize(2..=5);
+    let mut world = World::with_rules(n, seed, [0.0, 0.1, 0.4][random.usize(..3)], rules);
+    for number in 0..60 {
+        world.at(random.u64(..2_000 * MS), Event::Proposal(random.usize(..n), batch(number)));
+        world.at(random.u64(..2_000 * MS), Event::Read(random.usize(..n)));
+    }
+    let losers = random.usize(..=(n - 1) / 2);
+    for _ in 0..random.usize(..12) {
+        let (me, at) = (random.usize(..n), random.u64(..2_000 * MS));
+        // Always the same members, so that these are never a majority.
+        let loses = me < losers && random.bool();
+        world.at(at, if loses { Event::Lose(me) } else { Event::Crash(me) });
+        world.at(at + random.u64(MS..300 * MS), Event::Start(me));
+    }
+    world.run(2_500 * MS);
+    // Nothing goes wrong any more, and what is not there is proposed again.
+    world.loss = 0.0;
+    (0..n).for_each(|me| world.at(0, Event::Start(me)));
+    for again in 0..3 {
+        world.run((3_000 + 1_000 * again) * MS);
+        let there = delivered(&world);
+        for number in (0..60).filter(|number| !there.contains(&batch(*number).bytes().to_vec())) {
+            // A replica that lost its log takes no commands.
+            world.at(number * MS, Event::Proposal(n - 1 - number as usize % (n / 2 + 1), batch(number)));
+        }
+    }
+    world.run(8_000 * MS);
+    if let Some(why) = world.violation {
+        return Err(why);
+    }
+    let last = world.decided.keys().next_back().copied().unwrap_or_default();
+    let there = delivered(&world);
+    let is_missing = |number: &u64| !there.contains(&batch(*number).bytes().to_vec());
+    if let Some(number) = (0..60).find(is_missing) {
+        return Err(format!("batch {number} was not ordered"));
+    }
+    let behind = world.nodes.iter().position(|node| node.delivered != last);
+    behind.map_or(Ok(()), |me| {
+        Err(format!("replica {me} has delivered {}, not {last}", world.nodes[me].delivered))
+    })
+}
+
+#[test]
+fn crashes_and_loss_leave_one_order() {
+    for seed in 0..60 {
+        play(seed, &SOUND).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    }
+}
+
+/// Each rule of the log replaced by a known way to get it wrong.
+#[test]
+fn bugs_of_the_log_are_found() {
+    let bugs = [
+        Bug::EstimateToAll,
+        Bug::VoteOutlivesPhase,
+        Bug::AdoptEarliest,
+        Bug::CommitWithoutMajority,
+        Bug::SpeakBeforeDurable,
+        Bug::ResumeInSamePhase,
+        Bug::ReadAtDecided,
+        Bug::SpeakWithoutMemory,
+    ];
+    for bug in bugs {
+        let rules = replaced(bug);
+        let found =
+            (0..600).any(|seed| std::panic::catch_unwind(|| play(seed, rules)).is_ok_and(|it| it.is_err()));
+        assert!(found, "{bug:?}: not found");
+    }
+}

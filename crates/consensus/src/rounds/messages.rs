@@ -1,0 +1,198 @@
+//! What replicas say to each other in a log in rounds. All but questions of reads are letters of a round.
+//!
+//! | here | Santos 2012 | in Paxos |
+//! | --- | --- | --- |
+//! | `Estimate` | ⟨x, ts⟩ of round 1, to the coordinator alone | promise |
+//! | `Vote` | ⟨vote⟩ of round 2 | proposal |
+//! | `Acknowledgement` | ⟨ack⟩ of round 3 | vote |
+//! | `Here` | an empty message | nothing |
+//!
+//! What is accepted in a slot stands for `x`, the ballot in which it was accepted for `ts`.
+
+use synod_wire::{Ballot, DecodeError, Slot};
+
+use super::Round;
+use crate::{
+    Claim, Letter,
+    acceptor::AcceptedValue,
+    batches::{Batches, check_run, last_of},
+    describe::{accepted as accepted_text, joined, more, run},
+};
+
+crate::messages! {
+    /// A message between two replicas of a log in rounds.
+    #[derive(PartialEq, Eq)]
+    pub enum Message, "kind of message" {
+        /// Round 1, to the coordinator of the ballot.
+        1, Promise,
+        claims [Claim::promise(*ballot, decided.next(), *decided, *next, accepted)],
+        text (
+            "Estimate {ballot}, decided {decided}: {}{}; waits: {}{}",
+            accepted_text(accepted, batch), more(*next), joined(offers, batch), busy_text(*busy)
+        ):
+        Estimate {
+            /// The phase and its coordinator.
+            ballot: Ballot,
+            /// Slots through this one are decided.
+            decided: Slot,
+            /// The first slot that the estimate does not speak of any more.
+            next: Option<Slot>,
+            /// What the sender accepted after the decided slots.
+            accepted: Vec<AcceptedValue>,
+            /// What the sender's clients wait for, and nobody proposed yet.
+            offers: Batches,
+            /// Whether the sender has something that is still to be ordered.
+            busy: bool,
+        },
+        /// Round 2, from the coordinator.
+        2, Proposal, claims { Claim::proposals(*ballot, *first, *decided, batches) },
+        text (
+            "Vote {ballot} {}, decided {decided}: {}", run(*first, last_of(*first, batches)), joined(batches, batch)
+        ):
+        Vote {
+            /// The phase and its coordinator.
+            ballot: Ballot,
+            /// The slot of the first batch.
+            first: Slot,
+            /// Slots through this one are decided.
+            decided: Slot,
+            /// What is proposed.
+            batches: Batches,
+        },
+        /// Round 3: the sender accepted these slots.
+        3, Vote,
+        claims { (first.0..=last.0).map(|slot| Claim::Vote { ballot: *ballot, slot: Slot(slot) }).collect() },
+        text ("Acknowledgement {ballot} {}, decided {decided}{}", run(*first, *last), busy_text(*busy)):
+        Acknowledgement {
+            /// The phase and its coordinator.
+            ballot: Ballot,
+            /// The first accepted slot.
+            first: Slot,
+            /// The last accepted slot.
+            last: Slot,
+            /// Slots through this one are decided.
+            decided: Slot,
+            /// Whether the sender has something else that is still to be ordered.
+            busy: bool,
+        },
+        /// A letter of any round without anything in it.
+        4, Heartbeat, text ("Here {phase}/{place}, decided {decided}{}", busy_text(*busy)):
+        Here {
+            /// The phase.
+            phase: u64,
+            /// The place of the round in its phase, from 1.
+            place: u8,
+            /// Slots through this one are decided.
+            decided: Slot,
+            /// Whether the sender has something that is still to be ordered.
+            busy: bool,
+        },
+        /// Which slot may be decided at most? Number 0 asks whether the receiver is there.
+        5, HeartbeatAnswer, text "Ask {number}":
+        Ask {
+            /// Names the question.
+            number: u64,
+        },
+        /// None after this one.
+        6, HeartbeatAnswer, text "Told {number}: slot {last}":
+        Told {
+            /// The question.
+            number: u64,
+            /// The slot.
+            last: Slot,
+        },
+    }
+    described with batch;
+    checked by Message::is_of_a_round;
+    claims {
+        fn letter(&self) -> Option<Letter> {
+            let (phase, place) = self.place()?;
+            let coordinator = self.ballot().map(|ballot| ballot.replica);
+            Some(Letter { phase, place, estimates_to: coordinator.filter(|_| place == 1) })
+        }
+    }
+}
+
+/// The longest phase has so many rounds.
+const PLACES_MAX: u8 = 4;
+/// The last phase whose rounds can be counted.
+const PHASE_MAX: u64 = 1 << 60;
+
+impl Message {
+    /// The phase and the place in it, from 1, if it is a letter.
+    fn place(&self) -> Option<(u64, u8)> {
+        match self {
+            Message::Estimate { ballot, .. } => Some((ballot.round, 1)),
+            Message::Vote { ballot, .. } => Some((ballot.round, 2)),
+            Message::Acknowledgement { ballot, .. } => Some((ballot.round, 3)),
+            Message::Here { phase, place, .. } => Some((*phase, *place)),
+            Message::Ask { .. } | Message::Told { .. } => None,
+        }
+    }
+
+    /// The round, if it is a letter, where a phase has so many rounds.
+    pub(super) fn round(&self, rounds: u64) -> Option<Round> {
+        let (phase, place) = self.place()?;
+        (u64::from(place) <= rounds).then(|| Round((phase - 1) * rounds + u64::from(place)))
+    }
+
+    /// The ballot that it names.
+    pub(super) fn ballot(&self) -> Option<Ballot> {
+        match self {
+            Message::Estimate { ballot, .. }
+            | Message::Vote { ballot, .. }
+            | Message::Acknowledgement { ballot, .. } => Some(*ballot),
+            Message::Here { .. } | Message::Ask { .. } | Message::Told { .. } => None,
+        }
+    }
+
+    /// Slots through this one are decided, as the sender knows.
+    pub(super) fn decided(&self) -> Slot {
+        match self {
+            Message::Estimate { decided, .. }
+            | Message::Vote { decided, .. }
+            | Message::Acknowledgement { decided, .. }
+            | Message::Here { decided, .. } => *decided,
+            Message::Ask { .. } | Message::Told { .. } => Slot::ZERO,
+        }
+    }
+
+    /// Whether the sender still has something to order.
+    pub(super) fn is_busy(&self) -> bool {
+        match self {
+            Message::Estimate { busy, .. }
+            | Message::Acknowledgement { busy, .. }
+            | Message::Here { busy, .. } => *busy,
+            Message::Vote { .. } => true,
+            Message::Ask { .. } | Message::Told { .. } => false,
+        }
+    }
+
+    /// Refuses what no replica says: a place that no phase has, a phase that leads out of the numbers, and slots in
+    /// the wrong order.
+    fn is_of_a_round(&self) -> Result<(), DecodeError> {
+        if let Some((phase, place)) = self.place() {
+            if !(1..=PHASE_MAX).contains(&phase) {
+                return Err(DecodeError::Undefined { field: "phase", value: phase });
+            }
+            if !(1..=PLACES_MAX).contains(&place) {
+                return Err(DecodeError::Undefined { field: "place", value: place.into() });
+            }
+        }
+        match self {
+            Message::Vote { first, batches, .. } => check_run(*first, batches),
+            Message::Acknowledgement { first, last, .. } if first > last => {
+                Err(DecodeError::Undefined { field: "last", value: last.0 })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn busy_text(busy: bool) -> &'static str {
+    if busy { ", busy" } else { "" }
+}
+
+#[cfg(test)]
+#[path = "tests/messages.rs"]
+mod tests;

@@ -1,0 +1,114 @@
+//! What is known of the log in rounds before it runs, and its options.
+
+use super::{Bounds, RoundsLog, Synchronisation, planted};
+use crate::{
+    Dissemination, ElectionKind, Options,
+    options::choice,
+    overrides::{Serves, chosen},
+    registry::{Profile, Survives},
+};
+
+choice! {
+    /// The algorithm that decides.
+    #[derive(Default)]
+    RoundsAlgorithm, "algorithm" {
+        #[default]
+        /// LastVoting in phases of three rounds: all hear the acknowledgements (Santos 2012, Algorithm 4.2).
+        LastVoting3 = "last-voting-3",
+        /// LastVoting in phases of four rounds: the coordinator hears the acknowledgements, and tells what is decided
+        /// (Santos 2012, Algorithm 4.1).
+        LastVoting4 = "last-voting-4",
+    }
+}
+
+impl RoundsAlgorithm {
+    /// Rounds of a phase.
+    pub(super) fn phase(self) -> u64 {
+        match self {
+            RoundsAlgorithm::LastVoting3 => 3,
+            RoundsAlgorithm::LastVoting4 => 4,
+        }
+    }
+}
+
+choice! {
+    /// How rounds are made.
+    #[derive(Default)]
+    RoundsKind, "kind of rounds" {
+        #[default]
+        /// A round ends once all that are alive are heard (Santos 2012, Algorithm 5.4).
+        Swift = "swift",
+        /// Each round ends by its time-out (Santos 2012, Algorithm 5.1).
+        Timed = "timed",
+    }
+}
+
+/// The options of the log in rounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tuning {
+    /// The algorithm that decides.
+    pub algorithm: RoundsAlgorithm,
+    /// How rounds are made.
+    pub rounds: RoundsKind,
+}
+
+/// The network is promised to deliver within so many parts of an election time-out (`Δ`), and a replica to take a step
+/// within a hundredth of that (`Φ`).
+const DELAY_PARTS: u32 = 30;
+const STEP_PARTS: u32 = 100;
+
+/// How rounds are made with these options in a group of so many, with the least time-outs that suffice.
+pub(super) fn synchronisation(options: &Options, replicas: usize) -> Synchronisation {
+    let delay = (options.election_timeout / DELAY_PARTS).max(std::time::Duration::from_nanos(1));
+    let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
+    let bounds = Bounds::exact(replicas, delay, delay / STEP_PARTS);
+    match options.rounds.rounds {
+        RoundsKind::Swift => bounds.swift(),
+        RoundsKind::Timed => bounds.repeated(),
+    }
+}
+
+pub(crate) const PROFILE: Profile = Profile {
+    elections: &[ElectionKind::None],
+    disseminations: &[Dissemination::Leader],
+    changes_voters_itself: false,
+    has_leader: false,
+    every_replica_proposes: false,
+    recovers_itself: false,
+    has_terms: false,
+    fills_slots_alone: true,
+    promises_sequence: false,
+    times_answers: |_| false,
+    survives: Survives::ALL,
+    page_bytes_max: |options| options.page_bytes_max,
+    keys: &[
+        chosen!(
+            "algorithm",
+            "last-voting-3, last-voting-4",
+            rounds.algorithm,
+            Serves::Only {
+                values: &["last-voting-3"],
+                why: "the fourth round costs a delay, and where all send to all in each round it saves nothing",
+            }
+        ),
+        chosen!(
+            "rounds",
+            "swift, timed",
+            rounds.rounds,
+            Serves::Only {
+                values: &["swift"],
+                why: "each round of timed rounds lasts for its whole time-out, however soon all are heard",
+            }
+        ),
+    ],
+    options_to_try: &["window-max=1", "algorithm=last-voting-4", "rounds=timed"],
+    laboratory: Some(
+        "orders a log without a leader, and is tested less than the other protocols: docs/rounds.md has what is missing",
+    ),
+    bugs: &[],
+    start: |options, members, restart, now, effects| {
+        let rules = planted::rules(&options);
+        Box::new(RoundsLog::start(options, members, &restart, rules, now, effects))
+    },
+};
