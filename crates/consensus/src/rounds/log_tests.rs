@@ -457,16 +457,7 @@ fn crashes_and_loss_leave_one_order() {
 /// Each rule of the log replaced by a known way to get it wrong.
 #[test]
 fn bugs_of_the_log_are_found() {
-    let bugs = [
-        Bug::EstimateToAll,
-        Bug::VoteOutlivesPhase,
-        Bug::AdoptEarliest,
-        Bug::CommitWithoutMajority,
-        Bug::SpeakBeforeDurable,
-        Bug::ResumeInSamePhase,
-        Bug::ReadAtDecided,
-        Bug::SpeakWithoutMemory,
-    ];
+    let bugs = [Bug::EstimateToAll, Bug::VoteOutlivesPhase, Bug::AdoptEarliest, Bug::CommitWithoutMajority];
     for bug in bugs {
         let rules = replaced(bug);
         let found =
