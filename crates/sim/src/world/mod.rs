@@ -282,35 +282,11 @@ impl World {
         if let Some(backup) = &backup {
             machines.iter_mut().for_each(|machine| machine.begin_with(backup));
         }
-        let checks = |group| {
-            let first = lives::first_group(&plan, group);
-            let mut log = DecidedLog::new(first.clone());
-            if backup.is_some() && group == FIRST {
-                log.begin_with_backup();
-            }
-            #[cfg(feature = "planted-bugs")]
-            if let Some(bug) = plan.settings.consensus.planted {
-                log.change_wrongly(bug);
-            }
-            GroupChecks::new(&first, capacity, log)
-        };
-        let checks = (0..plan.groups as u16).map(GroupId).map(checks).collect();
-        let references = |at| {
-            let (machine, executor) =
-                (|| reference(&plan, guest.as_ref()), |machine| executor(&plan, at, machine));
-            #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
-            let mut reference = Reference::new(machine, executor, guest.as_ref(), backup.as_ref());
-            #[cfg(feature = "planted-bugs")]
-            if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
-                reference.count_twice();
-            }
-            #[cfg(feature = "planted-bugs")]
-            if let Some(bug) = plan.settings.consensus.planted {
-                reference.change_wrongly(bug);
-            }
-            reference
-        };
-        let references = (0..plan.states() as u16).map(GroupId).map(references).collect();
+        let groups = |count| (0..count as u16).map(GroupId);
+        let checks = groups(plan.groups).map(|group| checks(&plan, group, capacity)).collect();
+        let references = groups(plan.states());
+        let references =
+            references.map(|at| reference_of(&plan, at, guest.as_ref(), backup.as_ref())).collect();
         let order = plan.merging.as_ref().map(|merging| Order::new(plan.groups, merging.take));
         World {
             now: Moment::START,
@@ -617,6 +593,41 @@ impl World {
     fn fold(&mut self, number: u64) {
         self.fingerprint = (self.fingerprint.rotate_left(7) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
+}
+
+/// What is checked of a group of a plan with at most this many machines.
+fn checks(plan: &Plan, group: GroupId, capacity: usize) -> GroupChecks {
+    let first = lives::first_group(plan, group);
+    let mut log = DecidedLog::new(first.clone());
+    if plan.begins_with_backup && group == FIRST {
+        log.begin_with_backup();
+    }
+    #[cfg(feature = "planted-bugs")]
+    if let Some(bug) = plan.settings.consensus.planted {
+        log.change_wrongly(bug);
+    }
+    GroupChecks::new(&first, capacity, log)
+}
+
+/// What the state of a group of a plan, or of all that are merged, is compared with.
+fn reference_of(
+    plan: &Plan,
+    at: GroupId,
+    guest: Option<&Rc<dyn AnyGuest>>,
+    backup: Option<&Backup>,
+) -> Reference {
+    let (machine, executor) = (|| reference(plan, guest), |machine| executor(plan, at, machine));
+    #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
+    let mut reference = Reference::new(machine, executor, guest, backup);
+    #[cfg(feature = "planted-bugs")]
+    if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
+        reference.count_twice();
+    }
+    #[cfg(feature = "planted-bugs")]
+    if let Some(bug) = plan.settings.consensus.planted {
+        reference.change_wrongly(bug);
+    }
+    reference
 }
 
 /// What executes for a group of a plan, or for all that are merged, before anything is decided.
