@@ -193,12 +193,8 @@ impl Group {
     }
 
     /// What [`Group::after`] says where a bug is planted.
-    pub(crate) fn after_with(
-        &self,
-        slot: Slot,
-        batch: &Batch,
-        bug: Option<Bug>,
-    ) -> Option<Result<Group, Refusal>> {
+    #[must_use]
+    pub fn after_with(&self, slot: Slot, batch: &Batch, bug: Option<Bug>) -> Option<Result<Group, Refusal>> {
         match bug {
             Some(Bug::FollowOlder) => self.after_any_set(slot, batch),
             Some(Bug::StalePlacement) => self.after_stale_placement(slot, batch),

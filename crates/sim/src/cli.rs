@@ -21,7 +21,7 @@ use synod_consensus::{Dissemination, ElectionKind, ProtocolKind};
 use crate::{
     chart::{self, Chart, Window, WindowArgs},
     plan::{Family, Plan},
-    run::{self, Failure},
+    run::{self, Failure, Groups},
     scenario,
     situations::{MARK, Situation, Table},
     world::Coverage,
@@ -53,9 +53,9 @@ pub struct RunArgs {
     /// seed draws one of the first six
     #[arg(long)]
     pub family: Option<Family>,
-    /// The groups of each node: 1, or shard:N.
+    /// The groups of each node: 1, shard:N, or merge:N.
     #[arg(long, value_name = "GROUPS", default_value = "1", value_parser = groups)]
-    pub groups: usize,
+    pub groups: Groups,
     /// The seeds to run, from A up to and without B; a single number is one seed.
     #[arg(long, value_name = "A..B", default_value = "0..2000")]
     pub seeds: Seeds,
@@ -345,17 +345,22 @@ pub fn run(args: &RunArgs) -> ExitCode {
 const GROUPS_MAX: usize = 8;
 
 /// Reads how many groups each node has.
-fn groups(text: &str) -> Result<usize, String> {
-    let count =
-        if text == "1" { Some(1) } else { text.strip_prefix("shard:").and_then(|count| count.parse().ok()) };
-    let accepted = |count: &usize| (1..=GROUPS_MAX).contains(count);
-    count.filter(accepted).ok_or(format!("accepted: 1, and shard:2 to shard:{GROUPS_MAX}"))
+fn groups(text: &str) -> Result<Groups, String> {
+    let (kind, count) = text.split_once(':').unwrap_or(("shard", text));
+    let merged = kind == "merge";
+    let least = if merged { 2 } else { 1 };
+    let count = count.parse().ok().filter(|count| (least..=GROUPS_MAX).contains(count));
+    let known = count.filter(|count| merged || kind == "shard" && (text.contains(':') || *count == 1));
+    let groups = known.map(|count| Groups { count, merged });
+    groups.ok_or(format!("accepted: 1, shard:2 to shard:{GROUPS_MAX}, and merge:2 to merge:{GROUPS_MAX}"))
 }
 
 fn plan(args: &RunArgs, seed: u64) -> Plan {
     let election = args.election.unwrap_or_else(|| Plan::draw_election(seed, args.protocol));
     let family = args.family.unwrap_or_else(|| Family::of(seed));
-    let plan = Plan::draw_general(seed, args.protocol, election).of_family(family).of_groups(args.groups);
+    let plan = Plan::draw_general(seed, args.protocol, election).of_family(family);
+    let Groups { count, merged } = args.groups;
+    let plan = if merged { plan.merging(count) } else { plan.of_groups(count) };
     match args.dissemination {
         Some(dissemination) => plan.disseminated(dissemination),
         None => plan,
@@ -414,7 +419,7 @@ fn chart_seed(args: &RunArgs, seed: u64, failed: bool, path: &Path) -> Result<()
         .collect(),
         command: Some(format!(
             "synod sim run --protocol {protocol} --election {election} --dissemination {dissemination} --family {family}{} --seeds {seed}..{end} --html {}",
-            run::groups_option(args.groups),
+            args.groups.option(),
             path.display()
         )),
         violation: result.err().map(|violation| violation.to_string()),

@@ -65,6 +65,8 @@ struct OfGroup {
     written: VecDeque<(Lsn, Lsn)>,
     /// The last slot for which the log had a record, if the end of the machine took that record and left the states.
     votes_lost: Option<Slot>,
+    /// The log may lack slots through this one.
+    trimmed: Slot,
 }
 
 impl OfGroup {
@@ -82,6 +84,7 @@ impl OfGroup {
             durable: last,
             relied: Lsn::ZERO,
             votes_lost: self.votes_lost,
+            trimmed: self.trimmed,
             ..OfGroup::default()
         };
         self.written.push_back((end, last));
@@ -350,6 +353,7 @@ impl Disk {
         if let Some(files) = &mut self.files {
             files.trim(through).expect("a log that failed ends its replica");
         }
+        self.of[group].trimmed = through.max(self.of[group].trimmed);
         let durable = self.durable;
         let mut seen = [false; 256];
         let mut kept: VecDeque<Stored> = VecDeque::new();
@@ -380,11 +384,11 @@ impl Disk {
         })
     }
 
-    /// The first slot of a group before this one that neither a snapshot nor a record holds.
+    /// The first slot of a group after `held` and before `first` that no record holds.
     #[must_use]
-    pub fn missing_before(&self, group: GroupId, first: Slot) -> Option<Slot> {
-        let held: BTreeSet<u64> = self.records(group).flat_map(|(_, record)| slots(&record)).collect();
-        (self.newest_snapshot(group).next().0..first.0).find(|slot| !held.contains(slot)).map(Slot)
+    pub fn missing_between(&self, group: GroupId, held: Slot, first: Slot) -> Option<Slot> {
+        let recorded: BTreeSet<u64> = self.records(group).flat_map(|(_, record)| slots(&record)).collect();
+        (held.next().0..first.0).find(|slot| !recorded.contains(slot)).map(Slot)
     }
 
     /// Writes a snapshot file of a group. This many of the group stay, the newest.
@@ -407,6 +411,27 @@ impl Disk {
             self.snapshots.remove(&(group, slot));
         }
         Ok(())
+    }
+
+    /// Writes a snapshot file of merged groups, named by a group and its slot. All others stay.
+    pub fn write_merged(&mut self, group: GroupId, slot: Slot, bytes: Bytes) {
+        self.snapshots.insert((group, slot), bytes);
+    }
+
+    /// All snapshot files, by their names.
+    pub fn snapshots(&self) -> impl Iterator<Item = (GroupId, Slot, &Bytes)> {
+        self.snapshots.iter().map(|(&(group, slot), bytes)| (group, slot, bytes))
+    }
+
+    /// Deletes the snapshot files of a group but those of these slots.
+    pub fn keep_snapshots(&mut self, group: GroupId, slots: &[Slot]) {
+        self.snapshots.retain(|(of, slot), _| *of != group || slots.contains(slot));
+    }
+
+    /// The log of a group may lack slots through this one.
+    #[must_use]
+    pub fn trimmed(&self, group: GroupId) -> Slot {
+        self.of[group].trimmed
     }
 
     /// Damages the newest snapshot file of a group, so that recovery goes back to the one before it. Records that it

@@ -84,6 +84,6 @@ pub use guest::{Guest, InTime, Place, Told};
 pub use network::{NetworkPlan, Wire};
 pub use odds::Odds;
 pub use replay::{REPLAY, plans};
-pub use run::{Failure, record, run, run_guest, run_with_trace};
+pub use run::{Failure, Groups, record, run, run_guest, run_with_trace};
 pub use trace::Trace;
 pub use world::{Coverage, Outcome, World};

@@ -13,7 +13,8 @@ use synod_consensus::{
     ring::{self, RingDecision, RingLearners, RingOrder, RingVoters},
     sequence_paxos,
 };
-use synod_replica::{REQUEST_BYTES_MIN, Settings, StateTransfer};
+use synod_replica::{REQUEST_BYTES_MIN, Settings, Skips, StateTransfer, Take};
+use synod_wire::GroupId;
 
 use crate::{
     network::{NetworkPlan, Wire, between},
@@ -36,8 +37,10 @@ pub struct Plan {
     pub seed: u64,
     /// How many replicas there are.
     pub replicas: usize,
-    /// How many groups each node hosts. With several, the first is followed by the others, as with `shard:N`.
+    /// How many groups each node hosts. With several, the first is followed by the others.
     pub groups: usize,
+    /// How the groups are merged into one order, as with `merge:N`; `None` if each has a state machine of its own.
+    pub merging: Option<Merging>,
     /// The settings with which the group begins, and of all replicas that have no settings of their own.
     pub settings: Settings,
     /// Settings of single replicas, by index; see [`Plan::settings_of`]. Settings that belong to the group
@@ -78,6 +81,39 @@ pub struct Plan {
     pub watches: WatchPlan,
     /// How long faults happen and clients send requests.
     pub duration: Duration,
+}
+
+/// How groups are merged into one order.
+#[derive(Clone, Debug)]
+pub struct Merging {
+    /// How many batches of a group come in a row.
+    pub take: Take,
+    /// How groups skip.
+    pub skips: Skips,
+    /// The groups that clients ask; the others are idle.
+    pub busy: Vec<GroupId>,
+    /// A bug of the merge.
+    #[cfg(feature = "planted-bugs")]
+    pub planted: Option<synod_replica::MergeBug>,
+}
+
+impl Merging {
+    /// What a seed draws for this many groups.
+    fn draw(seed: u64, groups: usize) -> Merging {
+        let rng = &mut Rng::with_seed(seed ^ 0x3e_26_ed);
+        let take = Take::new(rng.u32(1..=4)).expect("at least 1");
+        let skips =
+            pick(rng, &[Skips::Follow, Skips::Follow, Skips::Demand, Skips::Lambda(20), Skips::Lambda(200)]);
+        let everybody = rng.u8(0..3) > 0;
+        let busy = (0..groups as u16).filter(|group| *group == 0 || everybody || rng.bool());
+        Merging {
+            take,
+            skips,
+            busy: busy.map(GroupId).collect(),
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
+        }
+    }
 }
 
 /// How disks behave.
@@ -384,6 +420,32 @@ impl Plan {
         self
     }
 
+    /// The same with this many groups on each node, which are merged into one order. They have one state machine, so
+    /// clients use leases, and are watched, as with one group.
+    ///
+    /// # Panics
+    /// There are not several groups.
+    #[must_use]
+    pub fn merging(self, groups: usize) -> Plan {
+        assert!(groups > 1, "what is merged is several groups");
+        let (clients, watches) = (self.clients, self.watches);
+        let mut plan = self.of_groups(groups);
+        (plan.clients, plan.watches) = (clients, watches);
+        plan.merging = Some(Merging::draw(plan.seed, groups));
+        std::iter::once(&mut plan.settings).chain(&mut plan.own).for_each(|settings| settings.merged = true);
+        plan
+    }
+
+    /// How many state machines each node has.
+    pub(crate) fn states(&self) -> usize {
+        if self.merging.is_some() { 1 } else { self.groups }
+    }
+
+    /// The group by which the state machine of a group is named.
+    pub(crate) fn state_of(&self, group: GroupId) -> GroupId {
+        if self.merging.is_some() { GroupId::FIRST } else { group }
+    }
+
     /// The election that a seed draws from those of a protocol. It is drawn separately, so that the rest of a
     /// seed's plan is the same with every election.
     #[must_use]
@@ -476,6 +538,7 @@ impl Plan {
             seed,
             replicas,
             groups: 1,
+            merging: None,
             changes,
             family: Family::General,
             trials: 0,

@@ -45,7 +45,7 @@ pub struct Failure {
     /// The last events before it was noticed.
     pub trace: Vec<String>,
     /// How many groups each node had.
-    pub groups: usize,
+    pub groups: Groups,
     /// The command that replays it, if it has a state machine that only the program has which ran it.
     pub replay: Option<String>,
 }
@@ -59,7 +59,7 @@ impl Failure {
             election: consensus.election,
             family: plan.family,
             dissemination: consensus.dissemination,
-            groups: plan.groups,
+            groups: Groups::of(plan),
             violation,
             reached,
             trace,
@@ -88,7 +88,7 @@ impl Failure {
         let dissemination = dissemination.map_or(String::new(), |how| format!(" --dissemination {how}"));
         let family = Some(self.family).filter(|family| *family != Family::of(*seed));
         let family = family.map_or(String::new(), |family| format!(" --family {family}"));
-        let groups = groups_option(self.groups);
+        let groups = self.groups.option();
         let again = format!(
             "synod sim run --protocol {protocol}{election}{dissemination}{family}{groups} --seeds {seed}..{end}"
         );
@@ -98,9 +98,30 @@ impl Failure {
     }
 }
 
-/// The option of `synod sim run` for this many groups, if it is needed.
-pub(crate) fn groups_option(groups: usize) -> String {
-    if groups > 1 { format!(" --groups shard:{groups}") } else { String::new() }
+/// How many groups a node has, and whether they are merged into one order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// How many.
+    pub count: usize,
+    /// They have one order.
+    pub merged: bool,
+}
+
+impl Groups {
+    /// Those of a plan.
+    #[must_use]
+    pub fn of(plan: &Plan) -> Groups {
+        Groups { count: plan.groups, merged: plan.merging.is_some() }
+    }
+
+    /// The option of `synod sim run`, if it is needed.
+    pub(crate) fn option(self) -> String {
+        match self {
+            Groups { count: 1, .. } => String::new(),
+            Groups { count, merged: false } => format!(" --groups shard:{count}"),
+            Groups { count, merged: true } => format!(" --groups merge:{count}"),
+        }
+    }
 }
 
 impl fmt::Display for Failure {
@@ -191,7 +212,13 @@ fn attempt(plan: &Plan, trace: Trace) -> (Result<Outcome, Violation>, Reached, V
 
 /// Runs a world; a panic is a violation.
 fn play(world: &mut World) -> Result<Outcome, Violation> {
-    catch(|| world.run()).unwrap_or_else(|detail| Err(Violation { invariant: Invariant::Sound, detail }))
+    #[cfg(feature = "planted-bugs")]
+    synod_replica::plant(world.planted_in_merge());
+    let result =
+        catch(|| world.run()).unwrap_or_else(|detail| Err(Violation { invariant: Invariant::Sound, detail }));
+    #[cfg(feature = "planted-bugs")]
+    synod_replica::plant(None);
+    result
 }
 
 thread_local! {

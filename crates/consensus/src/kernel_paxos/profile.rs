@@ -36,6 +36,7 @@ pub(crate) const PROFILE: Profile = Profile {
          driver of a network card, no replica does yet",
     ),
     elections: &[ElectionKind::Ballot, ElectionKind::Rotating],
+    disseminations: Dissemination::EVERY,
     changes_voters_itself: false,
     has_leader: true,
     every_replica_proposes: false,

@@ -3,6 +3,7 @@
 mod batches;
 #[cfg(feature = "kv")]
 mod compactions;
+mod decided;
 mod goodput;
 mod groups;
 mod guest;
@@ -18,6 +19,7 @@ mod lives;
 mod memory;
 #[cfg(feature = "kv")]
 mod model;
+mod order;
 mod records;
 mod reference;
 mod terms;
@@ -26,6 +28,7 @@ mod votes;
 pub(crate) use batches::Batches;
 #[cfg(feature = "kv")]
 pub use compactions::Compactions;
+pub(crate) use decided::DecidedLog;
 pub(crate) use goodput::Goodput;
 pub(crate) use groups::{Groups, settled};
 pub(crate) use guest::{Answered, GuestReference};
@@ -41,7 +44,8 @@ pub(crate) use lives::{Held, Surroundings, Watch};
 pub(crate) use memory::Memory;
 #[cfg(feature = "kv")]
 pub(crate) use model::Model;
+pub(crate) use order::Order;
 pub(crate) use records::{is_learned, slots, values};
-pub(crate) use reference::Reference;
+pub(crate) use reference::{Reference, point_of};
 pub(crate) use terms::Terms;
 pub(crate) use votes::Votes;

@@ -1,19 +1,20 @@
-//! The one log and the one state that all replicas must show.
+//! The one state that all replicas must show.
 //!
-//! The first replica that delivers a slot fixes its batch here, and a reference executor executes it: the same code,
-//! but run once, without restarts, snapshots or gaps. Every other delivery is compared with it.
+//! What the first replica delivers is executed here by a reference: the same code, but run once, without restarts,
+//! snapshots or gaps. It does so at **points**: the slots of a group that is alone, or the batches of the common order
+//! of merged groups.
 
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    fmt,
     rc::Rc,
     time::Duration,
 };
 
 use bytes::Bytes;
-use synod_consensus::ProtocolKind;
-use synod_replica::{Executor, Group, Outcome};
-use synod_wire::{Ballots, Batch, Command, CommandKind, Epoch, SessionId, Slot};
+use synod_replica::{Executor, Outcome};
+use synod_wire::{Ballots, Batch, Command, CommandKind, GroupId, SessionId, Slot};
 
 #[cfg(feature = "kv")]
 use super::journal::Journal;
@@ -26,24 +27,21 @@ use crate::{
     guest::{AnyGuest, Hosting},
 };
 
-/// The reference: one log, and one state.
+/// The reference: one state machine, and what it did.
 #[derive(Debug)]
 pub struct Reference {
     executor: Executor<Hosting>,
     /// What is demanded of a guest's machine, if there is one.
     guest: Option<GuestReference>,
-    /// The slot after which the group begins: it stands for a backup, if it is not 0.
-    begins: Slot,
-    /// The batch of slot 1, 2, and so on, with the epoch and the protocol that decided it.
-    log: Vec<(Batch, Epoch, ProtocolKind)>,
-    /// The outcomes of the commands of each slot.
+    /// What was executed at point 1, 2, and so on.
+    points: Vec<(GroupId, Slot)>,
+    /// The outcomes of the commands at each point.
     outcomes: Vec<Vec<Outcome>>,
-    /// The state's digest after each slot.
+    /// The state's digest at the beginning, and after each point.
     digests: Vec<u64>,
-    /// The payloads that clients have submitted.
-    submitted: HashSet<Bytes>,
-    /// The slot in which each command was first executed, and the reply.
-    executed: HashMap<(SessionId, u64), (Slot, Bytes)>,
+    /// The point at which each command was first executed, and the reply. Replicas number what they propose in each
+    /// group by itself.
+    executed: HashMap<(GroupId, SessionId, u64), (u64, Bytes)>,
     /// For each payload, the place of its command among all executed commands, and the reply.
     replies: BTreeMap<Bytes, (u64, Bytes)>,
     commands: u64,
@@ -52,49 +50,48 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The empty log, for a state machine in its initial state, or after a backup.
+    /// A state machine in its initial state, or after a backup, in the executor that is made for it.
     #[must_use]
     pub(crate) fn new(
-        group: Group,
-        machine: Hosting,
+        machine: impl Fn() -> Hosting,
+        executor: impl Fn(Hosting) -> Executor<Hosting>,
         guest: Option<&Rc<dyn AnyGuest>>,
         backup: Option<&Backup>,
     ) -> Reference {
-        let guest = guest.map(|guest| GuestReference::new(Rc::clone(guest), &machine));
-        let Some(backup) = backup else { return Reference::empty(Executor::new(machine, group), guest) };
-        let mut reference = Reference::empty(Executor::new(backup.load(machine), group), guest);
-        reference.begin_with_backup();
-        reference
-    }
-
-    fn empty(executor: Executor<Hosting>, guest: Option<GuestReference>) -> Reference {
-        Reference {
+        let empty = executor(machine());
+        let guest = guest.map(|guest| GuestReference::new(Rc::clone(guest), empty.machine()));
+        let digests = vec![empty.digest()];
+        let executor = backup.map_or(empty, |backup| executor(backup.load(machine())));
+        let mut reference = Reference {
             executor,
             guest,
-            begins: Slot::ZERO,
-            log: Vec::new(),
+            points: Vec::new(),
             outcomes: Vec::new(),
-            digests: Vec::new(),
-            submitted: HashSet::new(),
+            digests,
             executed: HashMap::new(),
             replies: BTreeMap::new(),
             commands: 0,
             ended: Vec::new(),
+        };
+        if backup.is_some() {
+            reference.begin_with_backup();
         }
+        reference
     }
 
     /// The state machine has that of a backup, which is what slot 1 did.
     fn begin_with_backup(&mut self) {
         self.executor.begin_with_backup(backup::LAST_SESSION);
-        let (epoch, protocol) = (self.executor.group().epoch, self.executor.group().protocol);
-        // The slot has its place, and nobody may deliver what stands there.
-        self.log.push((Batch::noop(), epoch, protocol));
         self.outcomes.push(Vec::new());
-        self.digests.push(self.executor.digest());
-        self.begins = backup::SLOT;
+        self.reaches(GroupId::FIRST, backup::SLOT);
         if let Some(guest) = &mut self.guest {
             guest.begins_with_backup(backup::SLOT.0, self.executor.machine());
         }
+    }
+
+    fn reaches(&mut self, group: GroupId, slot: Slot) {
+        self.points.push((group, slot));
+        self.digests.push(self.executor.digest());
     }
 
     /// The leases that the clock has ended in slots that were delivered since the last call.
@@ -108,10 +105,10 @@ impl Reference {
         self.executor.machine().journal()
     }
 
-    /// The last slot that some replica has delivered.
+    /// The last point.
     #[must_use]
-    pub fn last(&self) -> Slot {
-        Slot(self.log.len() as u64)
+    pub fn last(&self) -> u64 {
+        self.points.len() as u64
     }
 
     /// The state machine, after all that was delivered.
@@ -138,72 +135,23 @@ impl Reference {
         self.executor.clock()
     }
 
-    /// The group after the last slot.
-    #[must_use]
-    pub fn group(&self) -> &Group {
-        self.executor.group()
-    }
-
-    /// The epoch that decided a slot, or would decide it now.
-    #[must_use]
-    pub fn epoch(&self, slot: Slot) -> Epoch {
-        self.log.get(index_of(slot)).map_or(self.executor.group().epoch, |(_, epoch, _)| *epoch)
-    }
-
-    /// Whether batches are ordered by reference now.
-    #[must_use]
-    pub fn disseminates(&self) -> bool {
-        self.executor.group().disseminates()
-    }
-
-    /// The protocol that decided a slot, or would decide it now.
-    #[must_use]
-    pub fn protocol(&self, slot: Slot) -> ProtocolKind {
-        self.log.get(index_of(slot)).map_or(self.executor.group().protocol, |(_, _, protocol)| *protocol)
-    }
-
-    /// A client submits a command.
-    pub fn submitted(&mut self, payload: &Bytes) {
-        self.submitted.insert(payload.clone());
-    }
-
-    /// A replica delivers a slot.
-    pub fn delivered(&mut self, who: impl std::fmt::Display, slot: Slot, batch: &Batch) -> Checked {
-        demand(slot > self.begins, Invariant::BackupUnordered, || {
-            format!("{who} delivers slot {slot}, which stands for the backup that the group begins with")
-        })?;
-        let index = index_of(slot);
-        if let Some((known, ..)) = self.log.get(index) {
-            return demand(known == batch, Invariant::Agreement, || {
-                format!("{who} delivers a batch in slot {slot} that is not the one delivered there before")
-            });
+    /// Executes the next slot of a group, which is a point unless it is one of merged groups that has nothing to execute.
+    pub fn execute(&mut self, group: GroupId, slot: Slot, batch: &Batch, is_point: bool) -> Checked {
+        let head = if self.executor.take().is_some() { group } else { GroupId::FIRST };
+        let outcomes = self.executor.execute_of(head, slot, Ballots::ZERO, batch, |_| true);
+        if !is_point {
+            return Ok(());
         }
-        demand(index == self.log.len(), Invariant::DeliveryOrder, || {
-            format!("{who} delivers slot {slot}; nobody has delivered {}", self.last().next())
-        })?;
-        demand(batch.is_intact(), Invariant::Validity, || format!("the batch of slot {slot} is damaged"))?;
-        for command in batch.commands() {
-            // Replicas propose these commands themselves.
-            let known = command.kind == CommandKind::AdvanceClock
-                || (command.kind.is_change() || command.kind == CommandKind::Settle)
-                || self.submitted.contains(&command.payload);
-            demand(known, Invariant::Validity, || {
-                format!("{who} delivers a command in slot {slot} that no client submitted")
-            })?;
-        }
-        let (epoch, protocol) = (self.executor.group().epoch, self.executor.group().protocol);
-        let outcomes = self.executor.execute(slot, Ballots::ZERO, batch, |_| true);
         #[cfg(feature = "kv")]
         let ended = self.executor.machine().take_ended();
         for (command, outcome) in batch.commands().zip(&outcomes) {
-            self.outcome(slot, command, outcome)?;
+            self.outcome(group, slot, command, outcome)?;
         }
         // Where in the batch the clock moved does not matter to a hint.
         #[cfg(feature = "kv")]
         self.ended.extend(ended.into_iter().map(|(lease, revision)| (lease, revision, self.commands)));
-        self.log.push((batch.clone(), epoch, protocol));
         self.outcomes.push(outcomes);
-        self.digests.push(self.executor.digest());
+        self.reaches(group, slot);
         if let Some(guest) = &mut self.guest {
             guest.executed(self.executor.machine());
         }
@@ -212,21 +160,23 @@ impl Reference {
 
     /// A second reply to a command must be the first one again, from the cache. Every change of the store has a
     /// revision of its own in its reply, so a second execution shows.
-    fn outcome(&mut self, slot: Slot, command: Command, outcome: &Outcome) -> Checked {
+    fn outcome(&mut self, group: GroupId, slot: Slot, command: Command, outcome: &Outcome) -> Checked {
         let Outcome::Reply(reply) = outcome else { return Ok(()) };
         if command.kind.is_change() || command.kind == CommandKind::Settle {
             // A change that is ordered again is refused, since it was made for an earlier group.
             return Ok(());
         }
-        match self.executed.entry((command.session, command.sequence)) {
+        let of = if command.session.of_replica().is_some() { group } else { GroupId::FIRST };
+        match self.executed.entry((of, command.session, command.sequence)) {
             Entry::Vacant(vacant) => {
-                vacant.insert((slot, reply.clone()));
+                vacant.insert((self.points.len() as u64 + 1, reply.clone()));
             }
             Entry::Occupied(occupied) => {
                 let (first, known) = occupied.get();
+                let (group, first) = self.points[index_of(*first)];
                 demand(known == reply, Invariant::Integrity, || {
                     format!(
-                        "command {} of session {} was executed in slot {first} and again in slot {slot}",
+                        "command {} of session {} was executed in slot {first} of group {group} and again in slot {slot}",
                         command.sequence, command.session
                     )
                 })?;
@@ -243,54 +193,61 @@ impl Reference {
         Ok(())
     }
 
-    /// A replica has executed a slot. Its outcome is known there unless a snapshot brought the slot.
-    pub fn executed(&self, who: impl std::fmt::Display, slot: Slot, outcomes: &[Outcome]) -> Checked {
-        demand(
-            self.outcomes.get(index_of(slot)).is_some_and(|known| {
-                let alike = |(one, known): (&Outcome, &Outcome)| *one == Outcome::Unanswered || one == known;
-                outcomes.len() == known.len() && outcomes.iter().zip(known).all(alike)
-            }),
-            Invariant::Integrity,
-            || format!("{who} gets other outcomes for the commands of slot {slot} than the reference"),
-        )
-    }
-
-    /// A replica's state is that of the reference after the same slot: the whole state of a guest's machine, and the
-    /// digest of everything.
-    pub(crate) fn state(&self, who: impl std::fmt::Display, replica: &Executor<Hosting>) -> Checked {
-        let slot = replica.applied();
-        if let Some(guest) = &self.guest {
-            guest.has_state_of(&who, slot.0, replica.machine())?;
-        }
-        if slot == Slot::ZERO {
-            return Ok(());
-        }
-        demand(self.digests.get(index_of(slot)) == Some(&replica.digest()), Invariant::SameState, || {
-            format!("{who} has another state after slot {slot} than the reference")
+    /// A replica has executed a slot of a group, as this point. Its outcome is known there unless a snapshot brought the
+    /// slot.
+    pub fn executed(
+        &self,
+        who: impl fmt::Display,
+        (group, slot): (GroupId, Slot),
+        point: u64,
+        outcomes: &[Outcome],
+    ) -> Checked {
+        let at = index_of(point);
+        let wanted = self.points.get(at);
+        demand(wanted == Some(&(group, slot)), Invariant::CommonOrder, || {
+            let wanted = wanted
+                .map_or("nothing yet".to_owned(), |(group, slot)| format!("slot {slot} of group {group}"));
+            format!("{who} executes slot {slot} of group {group} as batch {point}; that is {wanted}")
+        })?;
+        let known = &self.outcomes[at];
+        let alike = |(one, known): (&Outcome, &Outcome)| *one == Outcome::Unanswered || one == known;
+        let same = outcomes.len() == known.len() && outcomes.iter().zip(known).all(alike);
+        demand(same, Invariant::Integrity, || {
+            format!("{who} gets other outcomes for the commands of slot {slot} than the reference")
         })
     }
 
-    /// The first slot in which a command of a session was executed.
-    #[must_use]
-    pub fn executed_in(&self, session: SessionId, sequence: u64) -> Option<Slot> {
-        self.executed.get(&(session, sequence)).map(|(slot, _)| *slot)
+    /// A replica's state is that of the reference after the same point: the whole state of a guest's machine, and the
+    /// digest of everything.
+    pub(crate) fn state(&self, who: impl fmt::Display, replica: &Executor<Hosting>) -> Checked {
+        let point = point_of(replica);
+        if let Some(guest) = &self.guest {
+            guest.has_state_of(&who, point, replica.machine())?;
+        }
+        let known = self.digests.get(usize::try_from(point).expect("a short log"));
+        demand(known == Some(&replica.digest()), Invariant::SameState, || {
+            let what = if replica.take().is_some() { "batch" } else { "slot" };
+            format!("{who} has another state after {what} {point} than the reference")
+        })
     }
 
-    /// A replica has answered a query of a guest's client. Returns the first slot after which the reference gives the
+    /// The first point at which a command of a client's session was executed.
+    #[must_use]
+    pub fn executed_in(&self, session: SessionId, sequence: u64) -> Option<u64> {
+        self.executed.get(&(GroupId::FIRST, session, sequence)).map(|(point, _)| *point)
+    }
+
+    /// A replica has answered a query of a guest's client. Returns the first point after which the reference gives the
     /// same answer.
-    pub(crate) fn answers(
-        &mut self,
-        who: impl std::fmt::Display,
-        read: &Answered<'_>,
-    ) -> Result<Slot, Violation> {
+    pub(crate) fn answers(&mut self, who: impl fmt::Display, read: &Answered<'_>) -> Result<u64, Violation> {
         let guest = self.guest.as_mut().expect("its client asked");
-        guest.answers(&who, read).map(Slot)
+        guest.answers(&who, read)
     }
 
-    /// The last slot with a command for a guest's machine.
+    /// The last point with a command for a guest's machine.
     #[must_use]
-    pub fn last_for_guest(&self) -> Slot {
-        Slot(self.guest.as_ref().map_or(0, GuestReference::last_command))
+    pub fn last_for_guest(&self) -> u64 {
+        self.guest.as_ref().map_or(0, GuestReference::last_command)
     }
 
     /// If a command with this payload was executed: its place among all commands, and its reply.
@@ -299,44 +256,48 @@ impl Reference {
         self.replies.get(payload).map(|(place, reply)| (*place, reply))
     }
 
-    /// Commands in the log.
+    /// Commands that were executed.
     #[must_use]
     pub fn commands(&self) -> usize {
         self.outcomes.iter().map(Vec::len).sum()
     }
 }
 
-fn index_of(slot: Slot) -> usize {
-    usize::try_from(slot.0 - 1).expect("a short log")
+/// How many points a replica has executed.
+pub(crate) fn point_of(replica: &Executor<Hosting>) -> u64 {
+    if replica.take().is_some() { replica.cut().order } else { replica.applied().0 }
+}
+
+fn index_of(point: u64) -> usize {
+    usize::try_from(point - 1).expect("a short log")
 }
 
 #[cfg(test)]
 mod tests {
+    use synod_consensus::ProtocolKind;
+    use synod_replica::Group;
     use synod_wire::ReplicaId;
 
     use super::*;
     use crate::plan::Plan;
 
     #[test]
-    fn the_slot_of_a_backup_is_delivered_by_nobody_and_what_it_stands_for_is_the_first_state() {
+    fn what_a_backup_stands_for_is_the_first_state() {
         let plan = Plan { begins_with_backup: true, ..Plan::draw(3, ProtocolKind::Raft) };
         let group = Group::of(&plan.settings.consensus, (1..=3).map(ReplicaId)).after_backup();
         let backup = Backup::of(&plan, &group, None).expect("it begins with one");
-        let mut reference = Reference::new(group.clone(), Hosting::of_reference(None), None, Some(&backup));
-        assert_eq!(reference.last(), backup::SLOT);
+        let executor = |machine| Executor::new(machine, group.clone());
+        let mut reference = Reference::new(|| Hosting::of_reference(None), executor, None, Some(&backup));
+        assert_eq!(reference.last(), backup::SLOT.0);
 
         let mut replica = Executor::new(Hosting::of_reference(None), group.clone());
         replica.restore(&mut &backup.snapshot()[..]).expect("it is whole");
         reference.state("r1", &replica).expect("it has the backup");
-        let mut other = Executor::new(Hosting::of_reference(None), group);
+        let mut other = Executor::new(Hosting::of_reference(None), group.clone());
         other.begin_with_backup(0);
         assert_eq!(reference.state("r2", &other).unwrap_err().invariant, Invariant::SameState);
 
-        let delivers =
-            |reference: &mut Reference, slot| reference.delivered("r1", Slot(slot), &Batch::noop());
-        let ordered = delivers(&mut reference, 1).unwrap_err();
-        assert_eq!(ordered.invariant, Invariant::BackupUnordered);
-        delivers(&mut reference, 2).expect("it is the first slot");
-        assert_eq!(reference.last(), Slot(2));
+        reference.execute(GroupId::FIRST, Slot(2), &Batch::noop(), true).expect("it is the first slot");
+        assert_eq!(reference.last(), 2);
     }
 }

@@ -506,6 +506,7 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
         seed: 0,
         replicas,
         groups: 1,
+        merging: None,
         settings,
         own: Vec::new(),
         durability: Durability::Sync,

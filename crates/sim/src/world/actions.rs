@@ -4,7 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use bytes::Bytes;
 use synod_consensus::To;
-use synod_host::{Effect, Kept, ReadAt};
+use synod_host::{Effect, Kept};
 use synod_replica::{Action, Event, Fork, LogRecord, PeerMessage, Replica, SnapshotInfo};
 use synod_storage::StorageError;
 use synod_wire::{Ballots, Batch, Epoch, GroupId, Lsn, ReplicaId, Slot, Time};
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     chart::Mark,
-    check::{Checked, Invariant, Violation, demand, is_learned},
+    check::{Checked, Invariant, Order, Violation, demand, is_learned},
     clock::Moment,
     describe,
     network::{Wire, between},
@@ -39,6 +39,16 @@ impl World {
         let mut effects = std::mem::take(&mut self.effects);
         let now = life.clock.read(self.now);
         life.host.carry_out(now, |group, _, effect| effects.push((group, effect)));
+        if self.order.is_some() {
+            // Skips come after all that the burst wanted was carried out.
+            let touched = life.host.touched().to_vec();
+            self.perform(of, &touched, &mut effects)?;
+            let Some(life) = &mut self.machines[of].life else { return Ok(Vec::new()) };
+            let skips = life.host.skip(now);
+            life.host.carry_out(now, |group, _, effect| effects.push((group, effect)));
+            self.see_skips(of, &skips);
+        }
+        let Some(life) = &mut self.machines[of].life else { return Ok(Vec::new()) };
         let touched = life.host.end();
         for &group in &touched {
             if life.host.deadline(group) <= now {
@@ -46,17 +56,25 @@ impl World {
                 life.host.wake(group, now + LOOK);
             }
         }
-        for &group in &touched {
-            self.check_absence(of, group, &effects)?;
-        }
-        for (group, effect) in effects.drain(..) {
-            self.effect(of, group, effect)?;
-        }
+        self.perform(of, &touched, &mut effects)?;
         self.effects = effects;
         self.write_log(of);
         touched.iter().for_each(|&group| self.go_on_executing(of, group));
         self.set_timer(of);
         Ok(touched)
+    }
+
+    /// Does what a node wants done.
+    fn perform(
+        &mut self,
+        of: usize,
+        touched: &[GroupId],
+        effects: &mut Vec<(GroupId, Effect<Waiter, Question>)>,
+    ) -> Checked {
+        for &group in touched {
+            self.check_absence(of, group, effects)?;
+        }
+        effects.drain(..).try_for_each(|(group, effect)| self.effect(of, group, effect))
     }
 
     /// A replica that takes no part in the group says nothing of its protocol.
@@ -99,12 +117,10 @@ impl World {
             Effect::Execute { slot, ballots, batch, clients } => {
                 self.execute_later(of, (group, slot), ballots, batch, clients)
             }
-            Effect::Read(ReadAt::Slot(slot), questions) => {
-                let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-                life.hosted[group].execution.push(Task::Read { slot, questions });
+            Effect::Read(at, questions) => {
+                self.execution_of(of, group, Task::Read { at, questions });
                 Ok(())
             }
-            Effect::Read(ReadAt::Slots(_), _) => unreachable!("a group that is alone"),
             Effect::ReadFailed(questions, error) => {
                 questions.into_iter().for_each(|question| self.fail_read(question, error));
                 Ok(())
@@ -166,12 +182,13 @@ impl World {
                 let delivered = hosted.watch.delivered();
                 self.retires(of, group, delivered)?;
             }
-            Action::TakeSnapshot => life.hosted[group].execution.push(Task::Snapshot),
+            Action::TakeSnapshot => self.execution_of(of, group, Task::Snapshot),
             Action::ReadChunk { to, slot, offset, len_max } => {
                 self.read_chunk(of, group, to, slot, offset, len_max);
             }
             Action::WriteChunk { info, offset, bytes } => self.write_chunk(of, group, info, offset, bytes),
-            Action::InstallSnapshot(info) => life.hosted[group].execution.push(Task::Install(info)),
+            Action::InstallSnapshot(info) if self.order.is_some() => self.accept_snapshot(of, group, info),
+            Action::InstallSnapshot(info) => self.execution_of(of, group, Task::Install(info)),
             Action::Trim(through) => {
                 life.hosted[group].watch.trims(through)?;
                 self.trim(of, group, through);
@@ -183,6 +200,13 @@ impl World {
             | Action::Deadline(_) => unreachable!("the host has dealt with it"),
         }
         Ok(())
+    }
+
+    /// What executes for a group has something to do.
+    pub(super) fn execution_of(&mut self, of: usize, group: GroupId, task: Task) {
+        if let Some(life) = &mut self.machines[of].life {
+            life.state(group).execution.push((group, task));
+        }
     }
 
     fn trim(&mut self, of: usize, group: GroupId, through: Slot) {
@@ -273,28 +297,57 @@ impl World {
         hosted.holds.batches += bytes;
         let id = machine.id;
         machine.delivered[group] = slot.max(machine.delivered[group]);
-        hosted.execution.push(Task::Execute { slot, ballots, batch: batch.clone(), waiters });
-        let first = slot > self.checks[group].reference.last();
+        life.state(group)
+            .execution
+            .push((group, Task::Execute { slot, ballots, batch: batch.clone(), waiters }));
+        let first = slot > self.checks[group].log.last();
         let mark = Mark::Delivers { first };
         self.note(of, mark, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
         let checks = &mut self.checks[group];
         checks.situations.see(&Sight::Delivers { of, first, batch: &batch });
         if first {
-            let by_reference = checks.reference.disseminates() && batch.reconfiguration().is_none();
+            let by_reference = checks.log.disseminates() && batch.reconfiguration().is_none();
             checks.batches.delivered(slot, by_reference, &batch)?;
         }
-        checks.reference.delivered(id, slot, &batch)?;
+        checks.log.delivered(id, slot, &batch)?;
         for command in batch.commands().filter(|_| first) {
             self.goodput.executed(self.now, &command.payload);
         }
-        #[cfg(feature = "kv")]
-        if group == FIRST {
-            self.leases_end();
-            self.decide_leases(slot)?;
+        if first {
+            self.decide(group, slot, &batch)?;
         }
         self.check_clock(group)?;
         self.group_moves(group, slot)?;
         self.check_chosen(of, (group, slot), ballots, &batch)
+    }
+
+    /// A batch is decided: the reference executes it, or what has its turn now in the common order.
+    fn decide(&mut self, group: GroupId, slot: Slot, batch: &Batch) -> Checked {
+        let Some(order) = &mut self.order else {
+            self.references[group].execute(group, slot, batch, true)?;
+            return self.executed_by_reference(group);
+        };
+        order.decided(group, batch);
+        while let Some((group, slots)) = self.order.as_mut().and_then(Order::pop) {
+            let last = *slots.end();
+            for slot in slots {
+                let Some(order) = &self.order else { break };
+                let batch = order.batch(group, Slot(slot));
+                self.references[FIRST].execute(group, Slot(slot), batch, slot == last)?;
+            }
+            self.executed_by_reference(FIRST)?;
+        }
+        Ok(())
+    }
+
+    /// The reference of a state has come to its next point.
+    fn executed_by_reference(&mut self, at: GroupId) -> Checked {
+        #[cfg(feature = "kv")]
+        if at == FIRST {
+            self.leases_end();
+            self.decide_leases(self.references[at].last())?;
+        }
+        Ok(())
     }
 
     fn read_chunk(
@@ -374,8 +427,12 @@ impl World {
     }
 
     pub(super) fn notice_after(&mut self, of: usize, wait: Duration, group: GroupId, event: Event) {
+        self.notice_at(of, self.now + wait, group, event);
+    }
+
+    pub(super) fn notice_at(&mut self, of: usize, at: Moment, group: GroupId, event: Event) {
         let life = self.machines[of].lives;
-        self.queue.push(self.now + wait, Happening::Notice { of, life, group, event: Box::new(event) });
+        self.queue.push(at, Happening::Notice { of, life, group, event: Box::new(event) });
     }
 
     /// Begins a sync if there is something to be made durable.
@@ -451,7 +508,8 @@ impl World {
     fn check_prefix(&self, of: usize, group: GroupId, epoch: Epoch) -> Checked {
         let machine = &self.machines[of];
         let first = self.checks[group].groups.first_of(epoch);
-        let missing = machine.disk.missing_before(group, first).filter(|_| !machine.disk.lost);
+        let held = self.held_by_files(of, group);
+        let missing = machine.disk.missing_between(group, held, first).filter(|_| !machine.disk.lost);
         demand(missing.is_none(), Invariant::WholePrefix, || {
             format!(
                 "{} has entered epoch {epoch}; its disk lacks slot {}",

@@ -25,7 +25,7 @@ impl World {
             )
         });
         #[cfg(feature = "kv")]
-        self.decide_leases(backup::SLOT)?;
+        self.decide_leases(backup::SLOT.0)?;
         #[cfg(feature = "kv")]
         self.leases.executed("a restore", backup::SLOT.0, Duration::ZERO, Duration::ZERO)?;
         Ok(())

@@ -5,7 +5,7 @@ use synod_wire::{Epoch, GroupId, Lsn, Slot};
 
 use super::machine::Machine;
 use crate::{
-    check::{Batches, Checked, Groups, Letters, Memory, Reference, Terms, Violation, Votes},
+    check::{Batches, Checked, DecidedLog, Groups, Letters, Memory, Terms, Violation, Votes},
     situations::Situations,
 };
 
@@ -19,14 +19,14 @@ pub(super) struct GroupChecks {
     pub(super) memory: Memory,
     pub(super) letters: Letters,
     pub(super) terms: Terms,
-    /// What its log says, and the state after that.
-    pub(super) reference: Reference,
+    /// What it has decided.
+    pub(super) log: DecidedLog,
     pub(super) situations: Situations,
 }
 
 impl GroupChecks {
-    /// A group that begins so, with the state of the reference, and at most this many machines.
-    pub(super) fn new(first: &Group, capacity: usize, reference: Reference) -> GroupChecks {
+    /// A group that begins so, with this log, and at most this many machines.
+    pub(super) fn new(first: &Group, capacity: usize, log: DecidedLog) -> GroupChecks {
         let mut checks = GroupChecks {
             groups: Groups::new(first.clone(), capacity),
             votes: Votes::new(capacity),
@@ -34,7 +34,7 @@ impl GroupChecks {
             memory: Memory::new(capacity),
             letters: Letters::default(),
             terms: Terms::new(capacity),
-            reference,
+            log,
             situations: Situations::new(first, capacity),
         };
         checks.epoch_begins(first);

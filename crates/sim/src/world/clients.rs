@@ -133,7 +133,7 @@ pub(crate) struct Clients {
     clients: Vec<Client>,
     /// The clients from this one on probe the members.
     probed_from: usize,
-    /// What was done in each group.
+    /// What was done with each state machine.
     pub(super) history: PerGroup<Vec<Done>>,
     /// The leases that the log has ended by its clock.
     pub(super) ended: Vec<EndedLease>,
@@ -167,7 +167,10 @@ impl Clients {
             let direct = index < plan.clients.direct;
             let workers = if direct { 1 } else { plan.clients.pipeline };
             let session = if direct { Session::Unwanted } else { Session::Closed };
-            let group = GroupId((index % plan.groups) as u16);
+            let group = match &plan.merging {
+                Some(merging) => merging.busy[index % merging.busy.len()],
+                None => GroupId((index % plan.groups) as u16),
+            };
             clients.push(Client::new(group, rng.usize(0..plan.replicas), session, workers));
         }
         let scripted = BTreeMap::new();
@@ -175,7 +178,7 @@ impl Clients {
         Clients {
             clients,
             probed_from,
-            history: (0..plan.groups).map(|_| Vec::new()).collect(),
+            history: (0..plan.states()).map(|_| Vec::new()).collect(),
             ended: Vec::new(),
             stamp: 0,
             asked: 0,
@@ -261,7 +264,7 @@ impl Client {
 impl World {
     /// Notes which leases have ended by what was just delivered for the first time.
     pub(super) fn leases_end(&mut self) {
-        for (lease, revision, place) in self.checks[FIRST].reference.take_ended() {
+        for (lease, revision, place) in self.references[FIRST].take_ended() {
             let lease = lease.try_into().expect("clients use few");
             let delivered = self.clients.stamp();
             self.clients.ended.push(EndedLease { lease, delivered, place, revision });
@@ -276,7 +279,7 @@ impl World {
         for (group, history) in self.clients.history.iter() {
             // Clients use leases of the first group only, and a backup has no other.
             let ended = if group == FIRST { &self.clients.ended[..] } else { &[] };
-            let reference = &self.checks[group].reference;
+            let reference = &self.references[group];
             undecided |= check_history(begins.clone(), history, ended, |payload| reference.reply(payload))?;
         }
         Ok(undecided)
@@ -335,12 +338,11 @@ impl World {
         self.coverage.large_values += u64::from(padding >= LARGE_VALUE_BYTES);
         let payload = op.encode(id, padding);
         if !op.is_read() {
-            self.checks[group].reference.submitted(&payload);
             self.goodput.asked(&payload);
         }
         let invoked = clients.stamp();
         let read = op.is_read();
-        let history = &mut clients.history[group];
+        let history = &mut clients.history[self.plan.state_of(group)];
         history.push(Done { op, payload, invoked, returned: None, void: read });
         let client = &mut clients.clients[index];
         client.workers[worker].op = Some(history.len() - 1);
@@ -360,7 +362,7 @@ impl World {
         clients.asked += 1;
         let attempt = clients.asked;
         let client = &mut clients.clients[index];
-        let (group, history) = (client.group, &clients.history[client.group]);
+        let (group, history) = (client.group, &clients.history[self.plan.state_of(client.group)]);
         let state = &mut client.workers[worker];
         state.attempt = attempt;
         let (kind, payload, session) = match state.op {
@@ -378,8 +380,8 @@ impl World {
                 (Kind::Command, history[op].payload.clone(), session)
             }
         };
-        if kind == Kind::OpenSession {
-            self.checks[group].reference.submitted(&payload);
+        if kind != Kind::Read {
+            self.checks[group].log.submitted(&payload);
         }
         let of = client.home;
         let ask = Ask { group, client: index, worker, attempt, session, kind, payload };
@@ -427,7 +429,7 @@ impl World {
     fn replied(&mut self, index: usize, worker: usize, reply: &Bytes) -> Checked {
         let clients = &mut self.clients;
         let client = &mut clients.clients[index];
-        let group = client.group;
+        let group = self.plan.state_of(client.group);
         let Some(op) = client.workers[worker].op.take() else {
             let id = reply[..].try_into().map(u64::from_le_bytes).map_err(|_| Violation {
                 invariant: Invariant::Sound,
@@ -501,7 +503,7 @@ impl World {
         if client.session == Session::Unwanted
             && let Some(op) = client.workers[worker].op.take()
         {
-            clients.history[client.group][op].void = true;
+            clients.history[self.plan.state_of(client.group)][op].void = true;
         }
         self.move_on(index, worker, false);
     }
@@ -511,7 +513,7 @@ impl World {
         let client = &mut self.clients.clients[index];
         client.outstanding.remove(&client.workers[worker].sequence);
         if let Some(op) = client.workers[worker].op.take() {
-            let group = client.group;
+            let group = self.plan.state_of(client.group);
             self.goodput.does_not_count(&self.clients.history[group][op].payload);
         }
         self.think_later(index, worker, self.plan.clients.think);
@@ -522,7 +524,7 @@ impl World {
     /// `waited`: it took too long.
     fn unknown(&mut self, index: usize, worker: usize, waited: bool) {
         let client = &mut self.clients.clients[index];
-        let (group, op) = (client.group, client.workers[worker].op);
+        let (group, op) = (self.plan.state_of(client.group), client.workers[worker].op);
         let asks_again = client.session != Session::Unwanted;
         if !asks_again {
             client.workers[worker].op = None;
@@ -548,6 +550,9 @@ impl World {
         let client = &mut clients.clients[index];
         if client.probe.is_none() {
             client.home = clients.rng.usize(0..self.machines.len());
+            if let Some(merging) = &self.plan.merging {
+                client.group = merging.busy[clients.rng.usize(0..merging.busy.len())];
+            }
         }
         client.workers[worker].attempt = NO_ATTEMPT;
         let pause =
@@ -563,7 +568,8 @@ impl World {
         let mut idle = Vec::new();
         for (worker, state) in client.workers.iter_mut().enumerate() {
             if let Some(op) = state.op.take() {
-                self.goodput.does_not_count(&self.clients.history[client.group][op].payload);
+                let group = self.plan.state_of(client.group);
+                self.goodput.does_not_count(&self.clients.history[group][op].payload);
                 state.attempt = NO_ATTEMPT;
                 idle.push(worker);
             }

@@ -7,7 +7,13 @@ use synod_replica::{Event, Installed, SnapshotInfo};
 use synod_wire::{Ballots, Batch, GroupId, Slot};
 
 use super::{
-    FIRST, Happening, World, checks::GroupChecks, lives::restore, machine::Task, replaced, waiting::Waiter,
+    FIRST, Happening, World,
+    checks::GroupChecks,
+    lives::restore,
+    machine::{Draft, Executing, Task},
+    merging::sealed,
+    replaced,
+    waiting::Waiter,
 };
 use crate::{
     chart::Mark,
@@ -23,44 +29,48 @@ const BURST_MAX: usize = 8;
 const DIGEST_EVERY: u64 = 8;
 
 impl World {
-    /// Wakes the executor of a group if it sleeps and has something to do.
+    /// Wakes what executes for a group if it sleeps and has something to do.
     pub(super) fn go_on_executing(&mut self, of: usize, group: GroupId) {
         let Some(life) = &mut self.machines[of].life else { return };
-        if !life.hosted[group].execution.wake() {
+        if !life.state(group).execution.wake() {
             return;
         }
-        let life = life.number;
+        let (life, group) = (life.number, life.state_at(group));
         let (low, high) = self.plan.execute;
         let wait = between(&mut self.rng, low, high);
         self.queue.push(self.now + wait, Happening::Execute { of, life, group });
     }
 
-    /// The executor of a group does some of its tasks.
-    pub(super) fn execute(&mut self, of: usize, number: u64, group: GroupId) -> Checked {
-        let mut executed = false;
+    /// What executes for a group, or for merged groups, does some of its tasks.
+    pub(super) fn execute(&mut self, of: usize, number: u64, at: GroupId) -> Checked {
         for _ in 0..BURST_MAX {
             let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-            let hosted = &mut life.hosted[group];
-            let Some(task) = hosted.execution.begin() else { break };
-            match task {
-                Task::Execute { slot, ballots, batch, waiters } => {
+            let state = &mut life.states[at];
+            let Some((group, task)) = state.execution.begin() else { break };
+            match (task, &state.executing) {
+                (Task::Execute { slot, ballots, batch, waiters }, Executing::Alone(_)) => {
                     self.execute_batch(of, (group, slot), ballots, &batch, waiters)?;
-                    executed = true;
                 }
-                Task::Read { slot, questions } => {
-                    questions.into_iter().for_each(|question| hosted.reads.push(slot, question));
+                (Task::Execute { slot, ballots, batch, waiters }, Executing::Merged(_)) => {
+                    self.take_in_turn(of, (group, slot), ballots, batch, waiters)?;
                 }
-                Task::Snapshot => self.freeze(of, group)?,
-                Task::Install(info) => self.install(of, group, info)?,
+                (Task::Read { at, questions }, _) => {
+                    questions.into_iter().for_each(|question| state.reads.push(at.clone(), question));
+                }
+                (Task::Snapshot, _) => self.freeze(of, group)?,
+                (Task::Install(info), Executing::Alone(_)) => self.install(of, group, info)?,
+                (Task::Install(info), Executing::Merged(_)) => self.install_merged(of, group, info)?,
             }
             let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-            life.hosted[group].execution.done();
-            self.answer_reads(of, group)?;
+            life.states[at].execution.done();
+            self.answer_reads(of, at)?;
         }
         let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-        life.hosted[group].execution.sleep();
-        self.go_on_executing(of, group);
-        if executed { self.see_progress(of, group) } else { Ok(()) }
+        let state = &mut life.states[at];
+        state.execution.sleep();
+        let ahead = std::mem::take(&mut state.ahead);
+        self.go_on_executing(of, at);
+        ahead.into_iter().try_for_each(|group| self.see_progress(of, group))
     }
 
     fn execute_batch(
@@ -72,18 +82,20 @@ impl World {
         waiters: Vec<(usize, Waiter)>,
     ) -> Checked {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let hosted = &mut life.hosted[group];
-        hosted.holds.batches -= batch.bytes().len() as u64;
-        let known = slot <= hosted.executor.applied();
+        life.hosted[group].holds.batches -= batch.bytes().len() as u64;
+        let state = &mut life.states[group];
+        state.executed_more(group);
+        let Executing::Alone(executor) = &mut state.executing else { unreachable!("it is not merged") };
+        let known = slot <= executor.applied();
         // Every other slot as if somebody waited for all of it, so that replies are compared as well as states.
         let asked = |place| waiters.iter().any(|(of, _)| *of == place);
         let awaited = |place| slot.0 % 2 == 0 || asked(place);
-        let outcomes = hosted.executor.execute(slot, ballots, batch, awaited);
+        let outcomes = executor.execute(slot, ballots, batch, awaited);
         if !known {
-            self.checks[group].reference.executed(self.machines[of].id, slot, &outcomes)?;
+            self.references[group].executed(self.machines[of].id, (group, slot), slot.0, &outcomes)?;
             #[cfg(feature = "kv")]
             if group == FIRST {
-                self.check_leases(of, slot)?;
+                self.check_leases(of, slot.0)?;
             }
         }
         for (place, waiter) in waiters {
@@ -97,7 +109,7 @@ impl World {
     /// measures at most one jump of its proposer's clock, and is bounded.
     pub(super) fn check_clock(&self, group: GroupId) -> Checked {
         let elapsed = self.now.since(Moment::START);
-        let shows = self.checks[group].reference.clock();
+        let shows = self.reference(group).clock();
         demand(shows <= elapsed + self.clock_error(), Invariant::ClockNotFast, || {
             format!(
                 "the replicated clock shows {shows:?} after {elapsed:?}, with {} jumps of clocks",
@@ -116,7 +128,7 @@ impl World {
     /// Compares a replica's state with the reference.
     pub(super) fn check_state(&self, of: usize, group: GroupId) -> Checked {
         let Some(life) = &self.machines[of].life else { return Ok(()) };
-        self.checks[group].reference.state(self.machines[of].id, &life.hosted[group].executor)
+        self.reference(group).state(self.machines[of].id, life.executor(group))
     }
 
     /// What is delivered must have been chosen: durably accepted by a quorum in one ballot. Where the log says who
@@ -128,9 +140,9 @@ impl World {
         ballots: Ballots,
         batch: &Batch,
     ) -> Checked {
-        let GroupChecks { groups, votes, terms, reference, .. } = &self.checks[group];
-        let epoch = reference.epoch(slot);
-        let (chosen, below) = if reference.protocol(slot).has_terms() {
+        let GroupChecks { groups, votes, terms, log, .. } = &self.checks[group];
+        let epoch = log.epoch(slot);
+        let (chosen, below) = if log.protocol(slot).has_terms() {
             let term = terms.committed_in(epoch, slot).unwrap_or_default();
             (terms.committed(epoch, slot), ballots.decided.round < term)
         } else {
@@ -156,33 +168,47 @@ impl World {
 
     fn freeze(&mut self, of: usize, group: GroupId) -> Checked {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let (number, executor) = (life.number, &mut life.hosted[group].executor);
-        let slot = executor.applied();
-        if self.plan.disk.snapshot_fails.hit(&mut self.rng) {
+        let state = life.state(group);
+        let (slot, cut, frozen) = match &state.executing {
+            Executing::Alone(executor) => (executor.applied(), None, Some(executor.freeze())),
+            Executing::Merged(merged) => match merged.executor.freeze(group) {
+                Some((slot, cut, frozen)) => (slot, Some(cut), Some(frozen)),
+                None => (Slot::ZERO, None, None),
+            },
+        };
+        let fails = self.plan.disk.snapshot_fails.hit(&mut self.rng);
+        let Some(frozen) = frozen.filter(|_| !fails) else {
             self.notice_after_disk(of, group, Event::SnapshotTaken(None));
             return Ok(());
-        }
+        };
         let mut file = Vec::new();
-        executor.freeze().write_to(&mut file).expect("memory takes everything");
-        let (low, high) = self.plan.disk.snapshot;
-        let wait = between(&mut self.rng, low, high);
-        let happening = Happening::SnapshotWritten { of, life: number, group, slot, bytes: file.into() };
-        self.queue.push(self.now + wait, happening);
+        frozen.write_to(&mut file).expect("memory takes everything");
+        let bytes = if cut.is_some() { sealed(file) } else { file.into() };
+        state.drafts.push_back(Draft { group, slot, cut, bytes });
+        if state.drafts.len() == 1 {
+            self.write_next(of, group);
+        }
         self.check_state(of, group)
     }
 
+    /// The next snapshot is being written.
+    fn write_next(&mut self, of: usize, group: GroupId) {
+        let (life, group) = (self.machines[of].lives, self.plan.state_of(group));
+        let (low, high) = self.plan.disk.snapshot;
+        let wait = between(&mut self.rng, low, high);
+        self.queue.push(self.now + wait, Happening::SnapshotWritten { of, life, group });
+    }
+
     /// A snapshot file is complete and durable; one that a crash interrupts does not exist.
-    pub(super) fn snapshot_written(
-        &mut self,
-        of: usize,
-        number: u64,
-        group: GroupId,
-        slot: Slot,
-        bytes: Bytes,
-    ) -> Checked {
-        let machine = &mut self.machines[of];
-        if machine.in_life(number).is_none() {
-            return Ok(());
+    pub(super) fn snapshot_written(&mut self, of: usize, number: u64, at: GroupId) -> Checked {
+        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
+        let state = &mut life.states[at];
+        let Some(Draft { group, slot, cut, bytes }) = state.drafts.pop_front() else { return Ok(()) };
+        if !state.drafts.is_empty() {
+            self.write_next(of, at);
+        }
+        if let Some(cut) = cut {
+            return self.merged_written(of, (group, slot), cut, bytes);
         }
         let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
         if let Err(error) = self.name_snapshot(of, group, slot, bytes) {
@@ -207,10 +233,12 @@ impl World {
         demand(bytes.len() as u64 == info.bytes, Invariant::Sound, || {
             format!("r{} installs a snapshot of {} bytes; it has {}", of + 1, info.bytes, bytes.len())
         })?;
-        let hosted = &mut life.hosted[group];
-        if info.slot > hosted.executor.applied() {
-            restore(&mut hosted.executor, info.slot, &bytes)?;
-            hosted.watch.restores(info.slot);
+        let Executing::Alone(executor) = &mut life.states[group].executing else {
+            unreachable!("it is not merged")
+        };
+        if info.slot > executor.applied() {
+            restore(executor, info.slot, &bytes)?;
+            life.hosted[group].watch.restores(info.slot);
             replaced(&mut life.service);
         }
         if let Err(error) = self.name_snapshot(of, group, info.slot, bytes) {
@@ -223,7 +251,7 @@ impl World {
         self.check_state(of, group)?;
         self.check_guest(of)?;
         let Some(life) = &self.machines[of].life else { return Ok(()) };
-        let executor = &life.hosted[group].executor;
+        let executor = life.executor(group);
         let (ballots, present) = (executor.ballots(), executor.group().clone());
         let history = executor.history().clone();
         let installed = Installed { info, ballots, group: present, history };

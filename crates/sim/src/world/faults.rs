@@ -491,7 +491,7 @@ impl World {
             if !self.probes_missing().is_empty() {
                 continue;
             }
-            let last = || self.checks.all().map(|checks| checks.reference.last()).collect();
+            let last = || self.checks.all().map(|checks| checks.log.last()).collect();
             let targets = target.get_or_insert_with(last);
             if self.checks.groups().zip(targets).all(|(group, target)| self.converged(group, *target)) {
                 return self.come_to_rest();
@@ -506,7 +506,7 @@ impl World {
             "{:?} after the last fault, no write and read succeeded at [{}]; {:?}{}; {}",
             end.since(peace),
             missing.join(" "),
-            self.checks.all().map(|checks| checks.reference.group()).collect::<Vec<_>>(),
+            self.checks.all().map(|checks| checks.log.group()).collect::<Vec<_>>(),
             if self.has_followed() { "" } else { ", which has not followed group 0" },
             self.roles()
         );
@@ -549,11 +549,12 @@ impl World {
         let machine = &self.machines[of];
         let life = machine.life.as_ref()?;
         let (mut waiting, hosted) = (life.replica(group).waiting(), &life.hosted[group]);
+        let state = &life.states[life.state_at(group)];
         let held = hosted.gate.waiting().filter(|(after, _)| *after <= written).count();
         if held == 0 {
             waiting.held_bytes = 0;
         }
-        let (tasks, reads) = (hosted.execution.len(), hosted.reads.len());
+        let (tasks, reads) = (state.execution.len(), state.reads.len());
         let busy = waiting != Waiting::default() || (tasks, held, reads) != (0, 0, 0);
         busy.then(|| {
             format!(
@@ -596,7 +597,7 @@ impl World {
     /// The members of all groups, by index.
     pub(super) fn members(&self) -> Vec<(GroupId, usize)> {
         let of = |(group, checks): (GroupId, &GroupChecks)| {
-            let members = checks.reference.group().members.iter();
+            let members = checks.log.group().members.iter();
             members.map(|member| (group, self.index(member.id))).collect::<Vec<_>>()
         };
         self.checks.iter().flat_map(of).collect()
@@ -605,7 +606,7 @@ impl World {
     /// Whether all members of a group have executed the slots through this one, the right ones vote, no learner is left
     /// that is there to vote, no change is half made, and a group that follows has the members that it should have.
     fn converged(&self, at: GroupId, target: Slot) -> bool {
-        let group = self.checks[at].reference.group();
+        let group = self.checks[at].log.group();
         // One that lost its data gets no vote: it waits for an operator who would remove it.
         let wiped = |id| self.machines[self.index(id)].wiped;
         group.learners().all(|(id, goal)| goal == Goal::Learn || wiped(id))
@@ -617,7 +618,7 @@ impl World {
                     let replica = life.replica(at);
                     let votes =
                         !group.votes(member.id) || replica.group().votes(member.id) && replica.may_vote();
-                    life.hosted[at].executor.applied() >= target && votes
+                    life.applied(at) >= target && votes
                 })
             })
     }

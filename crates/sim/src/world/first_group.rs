@@ -105,7 +105,7 @@ impl World {
     fn change_first_group(&mut self) -> Checked {
         let Some(first) = &self.first else { return Ok(()) };
         let latest = first.latest().clone();
-        let follows = self.checks[FIRST].reference.group().agrees_with(&latest);
+        let follows = self.checks[FIRST].log.group().agrees_with(&latest);
         if !follows && self.operator.rng.u8(0..3) > 0 {
             return Ok(());
         }
@@ -217,7 +217,7 @@ impl World {
 
     /// The simulated group, and what it may become if a choice of voters is decided that was asked for.
     fn possible_groups(&self) -> impl Iterator<Item = &Group> {
-        let group = self.checks[FIRST].reference.group();
+        let group = self.checks[FIRST].log.group();
         let placed = self.first.iter().flat_map(|first| &first.placed);
         [group].into_iter().chain(placed.filter(|placed| placed.version > group.version))
     }
@@ -273,7 +273,7 @@ impl World {
     /// hear of that, as long as the group has a voter that is a member there.
     pub(super) fn sees_at_last(&mut self, of: usize) -> Checked {
         let id = self.machines[of].id;
-        let voters: Vec<ReplicaId> = self.checks[FIRST].reference.group().voters().collect();
+        let voters: Vec<ReplicaId> = self.checks[FIRST].log.group().voters().collect();
         let Some(first) = self.first.as_mut().filter(|_| self.machines[of].is_alive()) else { return Ok(()) };
         let removed = first.latest().member(id).is_none();
         let others = voters.iter().any(|&voter| first.latest().member(voter).is_some());
@@ -323,9 +323,9 @@ impl World {
     pub(super) fn has_followed(&self) -> bool {
         let followed = match &self.first {
             Some(first) => first.latest(),
-            None => self.checks[FIRST].reference.group(),
+            None => self.checks[FIRST].log.group(),
         };
-        let follows = |checks: &GroupChecks| checks.reference.group().agrees_with(followed);
+        let follows = |checks: &GroupChecks| checks.log.group().agrees_with(followed);
         self.checks.all().skip(usize::from(self.first.is_none())).all(follows)
     }
 

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, rc::Rc, time::Duration};
 use bytes::Bytes;
 use fastrand::Rng;
 use synod_replica::{Outcome, RequestError, SessionCommand};
-use synod_wire::{CommandKind, SessionId, Slot};
+use synod_wire::{CommandKind, SessionId};
 
 #[cfg(not(feature = "kv"))]
 use super::alone::Probes;
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     backup,
-    check::{Answered, Checked, Invariant, Violation, demand},
+    check::{Answered, Checked, Invariant, Violation, demand, point_of},
     clock::Moment,
     guest::{AnyGuest, AnyMachine, InTime, Place, Told, payload, query_payload, text_of},
     network::between,
@@ -37,8 +37,8 @@ pub(crate) struct Guests {
     clients: Vec<Client>,
     /// Reads that were answered.
     pub(super) read: usize,
-    /// The last slot of which a client knows that its commands are executed: each later read has to reflect them.
-    known: Slot,
+    /// The last point of the state of which a client knows: each later read has to reflect it.
+    known: u64,
     history: Vec<Told>,
     /// The replicas, by index, that order a command themselves: each has one at a time.
     own: BTreeSet<usize>,
@@ -78,8 +78,8 @@ struct Client {
 #[derive(Debug)]
 struct Reading {
     query: Bytes,
-    /// Everything through this slot has to be reflected.
-    from: Slot,
+    /// Everything through this point has to be reflected.
+    from: u64,
 }
 
 impl Guests {
@@ -88,7 +88,7 @@ impl Guests {
             guest,
             clients: (0..CLIENTS).map(|_| Client::default()).collect(),
             read: 0,
-            known: Slot::ZERO,
+            known: 0,
             history: Vec::new(),
             own: BTreeSet::new(),
             owned: 0,
@@ -197,7 +197,7 @@ impl World {
             let what = client.under_way.map(|at| guests.guest.describe(&guests.history[at].command));
             format!("g{index:<9}→ r{}  {}", of + 1, what.unwrap_or_else(|| "open a session".to_owned()))
         });
-        self.checks[FIRST].reference.submitted(&payload);
+        self.checks[FIRST].log.submitted(&payload);
         self.command(of, FIRST, (kind, session, payload), Waiter::Guest(index))
     }
 
@@ -216,16 +216,16 @@ impl World {
         let (Some(Reading { query, from }), Some(life)) = (reading, life) else { return Ok(()) };
         let payload = query_payload(&query);
         // As a node answers, which the guest may have a method of its own for.
-        let answer = life.hosted[FIRST].executor.answer(&payload).whole();
+        let answer = life.executor(FIRST).answer(&payload).whole();
         self.trace.line(self.now, || format!("g{index:<9}hears {}", text_of(&answer)));
-        let short = life.hosted[FIRST].executor.query(&payload);
+        let short = life.executor(FIRST).query(&payload);
         demand(answer == short, Invariant::Guest, || {
             let [query, answer, short] = [&query, &answer, &short].map(text_of);
             format!("r{}: `answer` gives {answer} for the query {query}, and `query` {short}", of + 1)
         })?;
-        let (from, through) = (from.0, self.checks[FIRST].reference.last().0);
+        let through = self.references[FIRST].last();
         let answered = Answered { query: &query, answer: &answer, from, through };
-        let seen = self.checks[FIRST].reference.answers(self.machines[of].id, &answered)?;
+        let seen = self.references[FIRST].answers(self.machines[of].id, &answered)?;
         guests.known = guests.known.max(seen);
         guests.read += 1;
         #[cfg(not(feature = "kv"))]
@@ -261,13 +261,13 @@ impl World {
         if guests.over || guests.own.contains(&of) {
             return Ok(());
         }
-        let machine = life.hosted[FIRST].executor.machine().guest().expect("every machine hosts the guest");
+        let machine = life.executor(FIRST).machine().guest().expect("every machine hosts the guest");
         let Some(command) = guests.guest.look(machine, &place) else { return Ok(()) };
         guests.own.insert(of);
         guests.owned += 1;
         // Clients' commands are numbered from below.
         let payload = payload(!guests.owned, &command);
-        self.checks[FIRST].reference.submitted(&payload);
+        self.checks[FIRST].log.submitted(&payload);
         self.command(of, FIRST, (CommandKind::Apply, None, payload), Waiter::OfGuest)
     }
 
@@ -279,7 +279,7 @@ impl World {
             life: life.number,
             elapsed: self.now.since(Moment::START),
             takes_care: life.replica(FIRST).status().takes_care,
-            members: life.hosted[FIRST].executor.group().members.iter().map(|member| member.id.0).collect(),
+            members: life.executor(FIRST).group().members.iter().map(|member| member.id.0).collect(),
         })
     }
 
@@ -290,8 +290,7 @@ impl World {
         let reply = if let Outcome::Reply(reply) = outcome { Some(reply) } else { None };
         let place = self.guest_place(of);
         if let (Some(guests), Some(life), Some(place)) = (&self.guests, &self.machines[of].life, place) {
-            let machine =
-                life.hosted[FIRST].executor.machine().guest().expect("every machine hosts the guest");
+            let machine = life.executor(FIRST).machine().guest().expect("every machine hosts the guest");
             guests.guest.looked(machine, &place, reply);
         }
     }
@@ -315,8 +314,8 @@ impl World {
             Outcome::Reply(reply) if client.session.is_some() => {
                 if let (Some(at), Some(session)) = (client.under_way.take(), client.session) {
                     guests.history[at].answer = Some((self.clients.stamp(), reply.clone()));
-                    let slot = self.checks[FIRST].reference.executed_in(session, client.sequence);
-                    guests.known = guests.known.max(slot.unwrap_or_default());
+                    let point = self.references[FIRST].executed_in(session, client.sequence);
+                    guests.known = guests.known.max(point.unwrap_or_default());
                 }
             }
             Outcome::Reply(id) => {
@@ -354,11 +353,11 @@ impl World {
     /// What the guest says of a replica's state.
     pub(super) fn check_guest(&self, of: usize) -> Checked {
         let (Some(guests), Some(life)) = (&self.guests, &self.machines[of].life) else { return Ok(()) };
-        let Some(machine) = life.hosted[FIRST].executor.machine().guest() else { return Ok(()) };
+        let Some(machine) = life.executor(FIRST).machine().guest() else { return Ok(()) };
         let time = InTime { elapsed: self.now.since(Moment::START), error: self.clock_error() };
         guests.guest.check_in_time(machine, time).map_err(|why| Violation {
             invariant: Invariant::Guest,
-            detail: format!("r{} after slot {}: {why}", of + 1, life.hosted[FIRST].executor.applied()),
+            detail: format!("r{} after slot {}: {why}", of + 1, life.executor(FIRST).applied()),
         })
     }
 
@@ -376,14 +375,14 @@ impl World {
                 detail: format!("at the end, by the state of {who}: {why}"),
             })
         };
-        check("the reference", self.checks[FIRST].reference.machine().guest())?;
-        let last = self.checks[FIRST].reference.last_for_guest();
+        check("the reference", self.references[FIRST].machine().guest())?;
+        let last = self.references[FIRST].last_for_guest();
         for (of, machine) in self.machines.iter().enumerate() {
             // A replica that is no member any more may lack something.
-            let life = machine.life.as_ref().filter(|life| life.hosted[FIRST].executor.applied() >= last);
+            let life = machine.life.as_ref().filter(|life| point_of(life.executor(FIRST)) >= last);
             if let Some(life) = life {
                 self.check_state(of, FIRST)?;
-                check(&machine.id.to_string(), life.hosted[FIRST].executor.machine().guest())?;
+                check(&machine.id.to_string(), life.executor(FIRST).machine().guest())?;
             }
         }
         Ok(())

@@ -330,7 +330,7 @@ impl World {
             return false;
         };
         let learns = newest.learners().any(|(id, _)| id == machine.id);
-        let votes = self.checks[FIRST].reference.group().counts(machine.id);
+        let votes = self.checks[FIRST].log.group().counts(machine.id);
         self.coverage.joined_unknown += u64::from(learns && votes);
         if !learns {
             self.note(of, chart::Mark::Note, || "is told that it is no learner, and ends".to_owned());
@@ -351,7 +351,7 @@ impl World {
     /// Whether a replica that must not start again may end: not if others wait for it, for the first time or to vote.
     pub(super) fn may_stop(&self, of: usize) -> bool {
         let met = |at: usize| self.machines[at].stopped || self.machines[at].files.met_all;
-        let joins = self.checks[FIRST].reference.group().learners().any(|(id, _)| id == self.machines[of].id);
+        let joins = self.checks[FIRST].log.group().learners().any(|(id, _)| id == self.machines[of].id);
         (0..self.plan.replicas).all(met) && !joins
     }
 

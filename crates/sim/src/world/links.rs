@@ -73,7 +73,7 @@ impl World {
                 .life
                 .as_ref()
                 .map_or(Slot::ZERO, |life| life.hosted[group].watch.delivered());
-            let last = checks.reference.last();
+            let last = checks.log.last();
             checks.batches.said(id, *epoch, message, last)?;
             let claims = message.body().claims_of(id);
             checks.memory.said(*epoch, from, message, &claims)?;

@@ -4,16 +4,16 @@ use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 use synod_consensus::Bug;
-use synod_host::{Host, Input, Progress, Started};
-use synod_replica::{Event, Executor, Group, Installed, Recovered, Replica, SnapshotInfo};
+use synod_host::{Host, Input, Progress, SnapshotBook, Started};
+use synod_replica::{Event, Executor, Group, Installed, Pace, Recovered, Replica, SnapshotInfo};
 use synod_storage::StorageError;
 use synod_wire::{GroupId, ReplicaId, Slot, Time};
 
 use super::{
     FIRST, Happening, Served, World,
     actions::LOOK,
-    is_question,
-    machine::{Hosted, Life, Pause},
+    executor, is_question,
+    machine::{Executing, Hosted, Life, Pause, State},
     waiting::{Question, Waiter},
 };
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
     clock::{Clock, PERFECT_PPM},
     guest::Hosting,
     network::{Loss, Wire, between},
+    per_group::PerGroup,
     plan::{Ending, Plan},
     situations::{Face, Sight, is_long},
 };
@@ -57,18 +58,20 @@ impl World {
         let script = self.network.wire() == Wire::Manual;
         let files = &mut self.machines[of].files;
         let met_all = files.has_met(others) || script;
-        let (mut started, mut hosted, mut service) = (Vec::new(), Vec::new(), None);
-        for group in self.checks.groups() {
-            let (begun, hosts, serves) = self.begin(of, group, met_all, clock.read(self.now))?;
+        let now = clock.read(self.now);
+        let Found { states, book, snapshots, service } = self.states(of)?;
+        let (mut started, mut hosted) = (Vec::new(), Vec::new());
+        for (group, snapshot) in self.checks.groups().zip(snapshots) {
+            let (begun, hosts) = self.begin(of, group, snapshot, met_all, now)?;
             started.push(begun);
             hosted.push(hosts);
-            service = service.or(Some(serves));
         }
         // Several groups round their deadlines so that they come together.
         let heartbeat = self.plan.settings_of(of).consensus.heartbeat_interval;
-        let host = Host::new(self.machines[of].id, started, None, heartbeat);
-        let service = service.expect("there is a group");
-        let life = Life::new(number, host, hosted.into_iter().collect(), clock, service);
+        let merging = self.plan.merging.as_ref();
+        let pace = merging.map(|merging| Pace::new(merging.skips, merging.take, started.len(), now));
+        let host = Host::new(self.machines[of].id, started, pace, heartbeat);
+        let life = Life::new(number, host, hosted.into_iter().collect(), (states, book), clock, service);
         self.machines[of].life = Some(life);
         for group in self.checks.groups() {
             self.check_state(of, group)?;
@@ -89,22 +92,39 @@ impl World {
         self.sees_at_start(of)
     }
 
+    /// What executes for the groups, with what the disk holds.
+    fn states(&mut self, of: usize) -> Result<Found, Violation> {
+        if self.order.is_some() {
+            return self.merged_state(of);
+        }
+        let (mut states, mut snapshots, mut service) = (Vec::new(), Vec::new(), None);
+        for group in self.checks.groups() {
+            let (hosting, serves) = self.hosting();
+            let kept = self.machines[of].disk.recover(group).snapshot;
+            let (executor, snapshot) = self.restored(group, kept, hosting)?;
+            states.push(State::new(Executing::Alone(Box::new(executor)), self.now));
+            snapshots.push(snapshot);
+            service = service.or(Some(serves));
+        }
+        let service = service.expect("there is a group");
+        let book = SnapshotBook::new(self.plan.groups, None);
+        Ok(Found { states: states.into_iter().collect(), book, snapshots, service })
+    }
+
     /// Begins the replica of a group with what the disk holds of it.
     fn begin(
         &mut self,
         of: usize,
         group: GroupId,
+        snapshot: Option<Installed>,
         met_all: bool,
         now: Time,
-    ) -> Result<(Started, Hosted, Served), Violation> {
-        let (hosting, service) = self.hosting();
+    ) -> Result<(Started, Hosted), Violation> {
         let machine = &mut self.machines[of];
         let (number, amnesia, incarnation) = (machine.lives, machine.disk.amnesia, machine.files.incarnation);
         let found = machine.disk.recover(group);
-        let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
-        let entered = self.checks[group].restarted(of, group, machine, base)?;
-        let (executor, snapshot) = self.restored(group, found.snapshot, hosting)?;
         let first = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
+        let entered = self.checks[group].restarted(of, group, machine, first)?;
         let tail = found.records.iter().map(|(_, record)| slots(record).end.saturating_sub(1)).max();
         let tail = Slot(tail.unwrap_or_default());
         let votes_lost = self.machines[of].disk.take_votes_lost(group).filter(|_| amnesia);
@@ -127,6 +147,10 @@ impl World {
         let mut settings = self.plan.settings_of(of).clone();
         settings.consensus.planted = self.plan.settings.consensus.planted;
         settings.consensus.priority = self.plan.priorities.get(of).copied().unwrap_or(0);
+        if self.order.is_some() && group != FIRST {
+            // The groups have one clock, and the first one moves it.
+            settings.clock_interval = NEVER_TICKS;
+        }
         let (me, mut actions) = (self.machines[of].id, Vec::new());
         let first_group = first_group(&self.plan, group);
         let mut replica = Replica::start(settings, me, first_group, recovered, now, &mut actions);
@@ -134,18 +158,14 @@ impl World {
             replica.remember(earlier, &mut actions);
         }
         let durable = self.machines[of].disk.durable_of(group);
-        let hosted = Hosted::new(executor, Watch::new(me, first, entered), durable);
-        Ok((Started { replica, actions, durable, executed: first }, hosted, service))
+        let hosted = Hosted::new(Watch::new(me, first, entered), durable);
+        Ok((Started { replica, actions, durable, executed: first }, hosted))
     }
 
-    /// What executes commands at first, with the snapshot that a life finds.
-    fn restored(
-        &self,
-        group: GroupId,
-        kept: Option<(Slot, Bytes)>,
-        hosting: Hosting,
-    ) -> Result<(Executor<Hosting>, Option<Installed>), Violation> {
-        let mut executor = Executor::new(hosting, first_group(&self.plan, group));
+    /// What executes commands at first.
+    pub(super) fn unused_executor(&self, group: GroupId, hosting: Hosting) -> Executor<Hosting> {
+        #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
+        let mut executor = executor(&self.plan, group, hosting);
         #[cfg(feature = "planted-bugs")]
         if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ExecuteRetryTwice) {
             executor.execute_repeats();
@@ -162,6 +182,17 @@ impl World {
         if let Some(bug) = self.plan.settings.consensus.planted {
             executor.change_wrongly(bug);
         }
+        executor
+    }
+
+    /// The same with the snapshot that a life finds.
+    fn restored(
+        &self,
+        group: GroupId,
+        kept: Option<(Slot, Bytes)>,
+        hosting: Hosting,
+    ) -> Result<(Executor<Hosting>, Option<Installed>), Violation> {
+        let mut executor = self.unused_executor(group, hosting);
         let mut snapshot = None;
         if let Some((slot, bytes)) = kept {
             restore(&mut executor, slot, &bytes)?;
@@ -294,6 +325,9 @@ impl World {
             let delivered = &mut self.machines[of].delivered[group];
             *delivered = slot.max(*delivered);
         }
+        if let (Event::SnapshotShared(info), Some(life)) = (&event, &mut self.machines[of].life) {
+            life.hosted[group].watch.snapshot(info.slot)?;
+        }
         self.step(of, group, event)
     }
 
@@ -314,13 +348,10 @@ impl World {
         self.release(of, group)?;
         let machine = &self.machines[of];
         let Some(life) = &machine.life else { return Ok(()) };
-        let executor = &life.hosted[group].executor;
-        let progress = Progress {
-            durable: machine.disk.durable_of(group),
-            executed: executor.applied(),
-            // A state machine has the clock of one group, unless groups are merged.
-            clock: executor.clocked(FIRST),
-        };
+        // A state machine has the clock of one group, unless groups are merged.
+        let clock = life.executor(group).clocked(if self.order.is_some() { group } else { FIRST });
+        let (durable, executed) = (machine.disk.durable_of(group), life.applied(group));
+        let progress = Progress { durable, executed, clock };
         self.take(of, Input::Progress(group, progress))
     }
 
@@ -419,7 +450,7 @@ impl World {
     fn stepped(&mut self, of: usize, group: GroupId) -> Checked {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
-        let Life { host, hosted, whole_at, .. } = life;
+        let Life { host, hosted, states, whole_at, .. } = life;
         // One that votes in an epoch that is over would not be whole.
         // So would one that does not know that it forgot.
         let whole = |(group, hosted): (GroupId, &Hosted)| {
@@ -446,14 +477,16 @@ impl World {
             windows,
             ahead_max,
             batches_max: self.batches_max,
-            decided: self.checks[group].reference.last(),
+            decided: self.checks[group].log.last(),
         };
         hosted.watch.stepped(&status, hosted.holds, self.plan.settings_of(of), &world)?;
         self.coverage.backlogs += u64::from(status.backlogged && !hosted.backlogged);
         hosted.backlogged = status.backlogged;
         self.coverage.sends_given_up += status.sends_given_up - hosted.sends_given_up;
         hosted.sends_given_up = status.sends_given_up;
-        hosted.watch.caches(hosted.executor.cached_reply_bytes(), &self.plan.settings.limits.sessions)?;
+        let at = if self.order.is_some() { FIRST } else { group };
+        let cached = states[at].executor().cached_reply_bytes();
+        hosted.watch.caches(cached, &self.plan.settings.limits.sessions)?;
         let face = Face::of(&status, machine.disk.lost, machine.disk.is_stalled());
         self.checks[group].situations.see(&Sight::Stepped { of, face });
         if self.plan.faults.any_step.hit(&mut self.rng) {
@@ -462,9 +495,22 @@ impl World {
         let (held, held_max) = (hosted.gate.waiting().len(), HELD_MAX);
         demand(held <= held_max, Invariant::Bounded, || {
             format!("{} holds {held} messages back; at most {held_max} are allowed", machine.id)
-        })
+        })?;
+        self.check_place(of, group)
     }
 }
+
+/// What a life finds on its disk.
+pub(super) struct Found {
+    pub(super) states: PerGroup<State>,
+    pub(super) book: SnapshotBook<Vec<u8>>,
+    /// The snapshot of each group.
+    pub(super) snapshots: Vec<Option<Installed>>,
+    pub(super) service: Served,
+}
+
+/// How seldom the clock of a group ticks that has none of its own.
+const NEVER_TICKS: Duration = Duration::from_secs(3_600);
 
 /// The version with which a group begins.
 const FIRST_VERSION: u64 = 1;

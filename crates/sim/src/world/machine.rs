@@ -1,10 +1,11 @@
 //! One replica's machine: a disk that lasts, and the life that runs on it for a while.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use bytes::Bytes;
 use synod_consensus::To;
-use synod_host::{Execution, Gate, Host, Reads, SnapshotBook};
-use synod_replica::{Executor, PeerMessage, Replica, SnapshotInfo};
+use synod_host::{Execution, Gate, Host, ReadAt, Reads, SnapshotBook};
+use synod_replica::{Clocked, Cut, Executor, MergedExecutor, PeerMessage, Replica, SnapshotInfo};
 use synod_wire::{Ballots, Batch, GroupId, Lsn, ReplicaId, Slot, Time};
 
 use super::{
@@ -66,6 +67,8 @@ pub(crate) struct Life {
     pub(crate) host: Host<Waiter, Question>,
     /// What it has of each group beside its replica.
     pub(crate) hosted: PerGroup<Hosted>,
+    /// What executes for the groups: for each one, or for all that are merged.
+    pub(crate) states: PerGroup<State>,
     pub(crate) clock: Clock,
     /// The peers, by index, that were met in this life, each with the number of the life that it was in.
     pub(crate) recognised: BTreeMap<usize, u64>,
@@ -90,16 +93,11 @@ pub(crate) struct Life {
 /// What a life has of a group, beside its replica.
 #[derive(Debug)]
 pub(crate) struct Hosted {
-    pub(crate) executor: Executor<Hosting>,
     pub(crate) watch: Watch,
     /// Messages that wait for their records.
     pub(crate) gate: Gate<(To, PeerMessage)>,
-    /// What the executor has to do.
-    pub(crate) execution: Execution<Task>,
-    /// The bytes of both.
+    /// The bytes of these, and of the batches that the executor has to execute.
     pub(crate) holds: Held,
-    /// Queries that wait for a slot.
-    pub(crate) reads: Reads<Slot, Question>,
     /// As of the last step: whether the replica took nothing in, and how many messages it had not sent for want of
     /// room.
     pub(crate) backlogged: bool,
@@ -114,19 +112,118 @@ pub(crate) struct Hosted {
 
 impl Hosted {
     /// What has done nothing yet, and whose log is durable through this record.
-    pub(crate) fn new(executor: Executor<Hosting>, watch: Watch, durable: Lsn) -> Hosted {
+    pub(crate) fn new(watch: Watch, durable: Lsn) -> Hosted {
         Hosted {
-            executor,
             watch,
             gate: Gate::new(durable),
-            execution: Execution::default(),
             holds: Held::default(),
-            reads: Reads::default(),
             backlogged: false,
             sends_given_up: 0,
             ahead_max: None,
             away: false,
             retired: false,
+        }
+    }
+}
+
+/// A state machine of a life, and the work for it: that of one group, or of all groups that are merged.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) executing: Executing,
+    /// What it has to do, each for a group.
+    pub(crate) execution: Execution<(GroupId, Task)>,
+    /// Queries that wait for slots.
+    pub(crate) reads: Reads<ReadAt, Question>,
+    /// The groups that were executed further since their replicas were told.
+    pub(crate) ahead: BTreeSet<GroupId>,
+    /// The snapshot that is being written, and those that come after it.
+    pub(crate) drafts: VecDeque<Draft>,
+    /// When the last events of an executor of merged groups come to the replicas.
+    pub(crate) told_at: Moment,
+}
+
+/// What executes batches.
+#[derive(Debug)]
+pub(crate) enum Executing {
+    /// Those of one group.
+    Alone(Box<Executor<Hosting>>),
+    /// Those of merged groups, in their common order.
+    Merged(Box<Merged>),
+}
+
+/// What executes the batches of merged groups.
+#[derive(Debug)]
+pub(crate) struct Merged {
+    /// A batch is named by the group and the slot that decided it.
+    pub(crate) executor: MergedExecutor<Hosting, (GroupId, Slot)>,
+    /// Those who wait for the outcomes of batches that wait for their turn.
+    pub(crate) waiting: BTreeMap<(GroupId, Slot), Awaited>,
+    /// The replicated clock, as the executor showed it last.
+    pub(crate) shown: Clocked,
+}
+
+/// A batch that waits for its turn.
+#[derive(Debug, Default)]
+pub(crate) struct Awaited {
+    pub(crate) bytes: u64,
+    /// Those who wait for the outcomes of its commands, with their places.
+    pub(crate) waiters: Vec<(usize, Waiter)>,
+}
+
+/// A snapshot that is not a file yet.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) group: GroupId,
+    pub(crate) slot: Slot,
+    /// How far merged groups are in it.
+    pub(crate) cut: Option<Cut>,
+    pub(crate) bytes: Bytes,
+}
+
+impl State {
+    /// What has done nothing yet.
+    pub(crate) fn new(executing: Executing, now: Moment) -> State {
+        State {
+            executing,
+            execution: Execution::default(),
+            reads: Reads::default(),
+            ahead: BTreeSet::new(),
+            drafts: VecDeque::new(),
+            told_at: now,
+        }
+    }
+
+    pub(crate) fn executor(&self) -> &Executor<Hosting> {
+        match &self.executing {
+            Executing::Alone(executor) => executor,
+            Executing::Merged(merged) => merged.executor.executor(),
+        }
+    }
+
+    /// The last slot of a group that is executed.
+    pub(crate) fn applied(&self, group: GroupId) -> Slot {
+        match &self.executing {
+            Executing::Alone(executor) => executor.applied(),
+            Executing::Merged(merged) => merged.executor.executor().applied_of(group),
+        }
+    }
+
+    /// What executes merged groups, if they are merged.
+    pub(crate) fn merged(&mut self) -> Option<&mut Merged> {
+        match &mut self.executing {
+            Executing::Alone(_) => None,
+            Executing::Merged(merged) => Some(merged),
+        }
+    }
+
+    /// A group was executed further. The clock of merged groups is the first one's, and any group may move it.
+    pub(crate) fn executed_more(&mut self, group: GroupId) {
+        self.ahead.insert(group);
+        if let Executing::Merged(merged) = &mut self.executing {
+            let clock = merged.executor.executor().clocked(FIRST);
+            if std::mem::replace(&mut merged.shown, clock) != clock {
+                self.ahead.insert(FIRST);
+            }
         }
     }
 }
@@ -137,20 +234,21 @@ impl Life {
         number: u64,
         host: Host<Waiter, Question>,
         hosted: PerGroup<Hosted>,
+        (states, book): (PerGroup<State>, SnapshotBook<Vec<u8>>),
         clock: Clock,
         service: Served,
     ) -> Life {
-        let groups = hosted.groups().len();
         Life {
             number,
             host,
             hosted,
+            states,
             clock,
             recognised: BTreeMap::new(),
             in_burst: false,
             timer_at: None,
             timer_for: Time::NEVER,
-            book: SnapshotBook::new(groups, None),
+            book,
             confesses_at: None,
             whole_at: None,
             seen_revision: 0,
@@ -162,6 +260,27 @@ impl Life {
     pub(crate) fn replica(&self, group: GroupId) -> &Replica {
         self.host.replica(group)
     }
+
+    /// The group by which the state of a group is named.
+    pub(crate) fn state_at(&self, group: GroupId) -> GroupId {
+        if self.states.groups().len() == 1 { FIRST } else { group }
+    }
+
+    /// What executes for a group.
+    pub(crate) fn state(&mut self, group: GroupId) -> &mut State {
+        let at = self.state_at(group);
+        &mut self.states[at]
+    }
+
+    /// The state of a group.
+    pub(crate) fn executor(&self, group: GroupId) -> &Executor<Hosting> {
+        self.states[self.state_at(group)].executor()
+    }
+
+    /// The last slot of a group that is executed.
+    pub(crate) fn applied(&self, group: GroupId) -> Slot {
+        self.states[self.state_at(group)].applied(group)
+    }
 }
 
 /// Work of the executor, which does one thing after the other.
@@ -169,11 +288,11 @@ impl Life {
 pub(crate) enum Task {
     /// Execute a batch, and answer these of its commands.
     Execute { slot: Slot, ballots: Ballots, batch: Batch, waiters: Vec<(usize, Waiter)> },
-    /// Answer queries from a state that includes the slot.
-    Read { slot: Slot, questions: Vec<Question> },
+    /// Answer queries from a state that is so far.
+    Read { at: ReadAt, questions: Vec<Question> },
     /// Freeze the state and write it.
     Snapshot,
-    /// Replace the state by the one received.
+    /// Go on from the snapshot that was received.
     Install(SnapshotInfo),
 }
 

@@ -247,7 +247,7 @@ impl World {
 
     /// Answers a query from whatever state a replica has.
     pub(crate) fn look(&self, of: usize, query: &bytes::Bytes) -> Option<bytes::Bytes> {
-        self.machines[of].life.as_ref().map(|life| life.hosted[FIRST].executor.query(query))
+        self.machines[of].life.as_ref().map(|life| life.executor(FIRST).query(query))
     }
 
     /// Stalls a disk.

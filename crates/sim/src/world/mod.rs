@@ -8,6 +8,7 @@
 //! | `actions.rs` | actions out |
 //! | `checks.rs` | what is checked of one group |
 //! | `execution.rs` | the executor's work: batches, reads, snapshots |
+//! | `merging.rs` | the same where groups are merged into one order |
 //! | `links.rs` | sessions between replicas |
 //! | `identity.rs` | who replicas are to each other; copies of disks |
 //! | `clients.rs` | who asks for what, and what they make of the answers |
@@ -42,6 +43,7 @@ mod links;
 mod lives;
 mod machine;
 mod manual;
+mod merging;
 mod operator;
 #[cfg(feature = "kv")]
 mod outage;
@@ -57,15 +59,15 @@ use std::{collections::BTreeMap, rc::Rc, time::Duration};
 use bytes::Bytes;
 use fastrand::Rng;
 use synod_host::Effect;
-use synod_replica::Event;
-use synod_wire::{GroupId, ReplicaId, Slot};
+use synod_replica::{Event, Executor};
+use synod_wire::{GroupId, ReplicaId};
 
 use crate::{
     backup::Backup,
     chart::{Key, Mark, Recorder},
-    check::{Checked, Goodput, Invariant, Reference, Violation},
+    check::{Checked, DecidedLog, Goodput, Invariant, Order, Reference, Violation},
     clock::Moment,
-    guest::AnyGuest,
+    guest::{AnyGuest, Hosting},
     network::{Arrival, Loss, Network, Packet},
     per_group::PerGroup,
     plan::{Family, Plan},
@@ -127,10 +129,10 @@ pub(crate) enum Happening {
     BurstEnds { of: usize, life: u64 },
     /// A sync of the disk ends.
     SyncEnds { of: usize, life: u64 },
-    /// The executor of a group goes on.
+    /// The executor of a group, or of merged groups, goes on.
     Execute { of: usize, life: u64, group: GroupId },
     /// A snapshot file is complete.
-    SnapshotWritten { of: usize, life: u64, group: GroupId, slot: Slot, bytes: Bytes },
+    SnapshotWritten { of: usize, life: u64, group: GroupId },
     /// A client's question reaches a replica.
     #[cfg(feature = "kv")]
     Asked { of: usize, ask: Ask },
@@ -201,6 +203,10 @@ pub struct World {
     backup: Option<Backup>,
     trials: Trials,
     checks: PerGroup<GroupChecks>,
+    /// The state of each group, or of all that are merged, in the order in which it has executed.
+    references: PerGroup<Reference>,
+    /// The common order, if groups are merged.
+    order: Option<Order>,
     goodput: Goodput,
     trace: Trace,
     /// Hears of everything that a chart shows, if one is wanted.
@@ -276,22 +282,12 @@ impl World {
         if let Some(backup) = &backup {
             machines.iter_mut().for_each(|machine| machine.begin_with(backup));
         }
-        let checks = |group| {
-            let first = lives::first_group(&plan, group);
-            let machine = reference(&plan, guest.as_ref());
-            #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
-            let mut reference = Reference::new(first.clone(), machine, guest.as_ref(), backup.as_ref());
-            #[cfg(feature = "planted-bugs")]
-            if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
-                reference.count_twice();
-            }
-            #[cfg(feature = "planted-bugs")]
-            if let Some(bug) = plan.settings.consensus.planted {
-                reference.change_wrongly(bug);
-            }
-            GroupChecks::new(&first, capacity, reference)
-        };
-        let checks = (0..plan.groups as u16).map(GroupId).map(checks).collect();
+        let groups = |count| (0..count as u16).map(GroupId);
+        let checks = groups(plan.groups).map(|group| checks(&plan, group, capacity)).collect();
+        let references = groups(plan.states());
+        let references =
+            references.map(|at| reference_of(&plan, at, guest.as_ref(), backup.as_ref())).collect();
+        let order = plan.merging.as_ref().map(|merging| Order::new(plan.groups, merging.take));
         World {
             now: Moment::START,
             queue: EventQueue::default(),
@@ -311,6 +307,8 @@ impl World {
             // Not from the same source: without trials everything is as it was.
             trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
             checks,
+            references,
+            order,
             goodput: Goodput::default(),
             trace,
             chart: None,
@@ -364,7 +362,7 @@ impl World {
         Ok(Outcome {
             simulated: self.now.since(Moment::START),
             events: self.events,
-            commands: self.checks.all().map(|checks| checks.reference.commands()).sum(),
+            commands: self.references.all().map(Reference::commands).sum(),
             operations,
             unanswered,
             reads: self.guests.as_ref().map_or(0, |guests| guests.read),
@@ -528,9 +526,7 @@ impl World {
             Happening::BurstEnds { of, life } => self.burst_ends(of, life),
             Happening::SyncEnds { of, life } => self.sync_ends(of, life),
             Happening::Execute { of, life, group } => self.execute(of, life, group),
-            Happening::SnapshotWritten { of, life, group, slot, bytes } => {
-                self.snapshot_written(of, life, group, slot, bytes)
-            }
+            Happening::SnapshotWritten { of, life, group } => self.snapshot_written(of, life, group),
             #[cfg(feature = "kv")]
             Happening::Asked { of, ask } => self.asked(of, ask),
             #[cfg(feature = "kv")]
@@ -582,8 +578,65 @@ impl World {
         }
     }
 
+    /// The bug that is planted in the merge.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn planted_in_merge(&self) -> Option<synod_replica::MergeBug> {
+        self.plan.merging.as_ref().and_then(|merging| merging.planted)
+    }
+
+    /// What the state of a group has to be.
+    fn reference(&self, group: GroupId) -> &Reference {
+        &self.references[self.plan.state_of(group)]
+    }
+
     /// Makes equal runs recognisable: folds a number into the fingerprint.
     fn fold(&mut self, number: u64) {
         self.fingerprint = (self.fingerprint.rotate_left(7) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// What is checked of a group of a plan with at most this many machines.
+fn checks(plan: &Plan, group: GroupId, capacity: usize) -> GroupChecks {
+    let first = lives::first_group(plan, group);
+    let mut log = DecidedLog::new(first.clone());
+    if plan.begins_with_backup && group == FIRST {
+        log.begin_with_backup();
+    }
+    #[cfg(feature = "planted-bugs")]
+    if let Some(bug) = plan.settings.consensus.planted {
+        log.change_wrongly(bug);
+    }
+    GroupChecks::new(&first, capacity, log)
+}
+
+/// What the state of a group of a plan, or of all that are merged, is compared with.
+fn reference_of(
+    plan: &Plan,
+    at: GroupId,
+    guest: Option<&Rc<dyn AnyGuest>>,
+    backup: Option<&Backup>,
+) -> Reference {
+    let (machine, executor) = (|| reference(plan, guest), |machine| executor(plan, at, machine));
+    #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
+    let mut reference = Reference::new(machine, executor, guest, backup);
+    #[cfg(feature = "planted-bugs")]
+    if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
+        reference.count_twice();
+    }
+    #[cfg(feature = "planted-bugs")]
+    if let Some(bug) = plan.settings.consensus.planted {
+        reference.change_wrongly(bug);
+    }
+    reference
+}
+
+/// What executes for a group of a plan, or for all that are merged, before anything is decided.
+fn executor(plan: &Plan, of: GroupId, machine: Hosting) -> Executor<Hosting> {
+    match &plan.merging {
+        None => Executor::new(machine, lives::first_group(plan, of)),
+        Some(merging) => {
+            let groups = (0..plan.groups as u16).map(|group| lives::first_group(plan, GroupId(group)));
+            Executor::merged(machine, groups, merging.take)
+        }
     }
 }

@@ -311,7 +311,7 @@ impl World {
 
     /// The voters of every group that the present one may become, as far as is known here.
     pub(super) fn possible_voters(&self) -> Vec<Vec<ReplicaId>> {
-        let group = self.checks[FIRST].reference.group();
+        let group = self.checks[FIRST].log.group();
         let current = |(version, _): &&(u64, Vec<ReplicaId>)| *version >= group.version;
         let mut possible: Vec<_> =
             self.operator.possible.iter().filter(current).map(|(_, voters)| voters.clone()).collect();
@@ -323,7 +323,7 @@ impl World {
     /// A slot was delivered for the first time. If it made a new group, machines are started for the joining replicas.
     pub(super) fn group_moves(&mut self, of: GroupId, slot: Slot) -> Checked {
         let checks = &self.checks[of];
-        let (before, group) = (checks.groups.latest(), checks.reference.group());
+        let (before, group) = (checks.groups.latest(), checks.log.group());
         if group == before {
             return Ok(());
         }

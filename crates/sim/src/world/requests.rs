@@ -63,7 +63,7 @@ impl World {
             Some(_) => Kind::Command,
         };
         if kind != Kind::Read {
-            self.checks[FIRST].reference.submitted(&payload);
+            self.checks[FIRST].log.submitted(&payload);
         }
         self.chart(|chart| chart.asks(attempt, of, text.clone()));
         self.clients.scripted.insert(attempt, Scripted { text, op });
@@ -129,7 +129,7 @@ impl World {
         let Some(life) = &self.machines[of].life else { return };
         let role = life.replica(ask.group).status().protocol.role;
         self.coverage.follower_reads += u64::from(role != Role::Leader);
-        let reply = life.hosted[ask.group].executor.query(&ask.payload);
+        let reply = life.executor(ask.group).query(&ask.payload);
         self.respond(ask, Response::Reply(reply));
     }
 
@@ -140,7 +140,7 @@ impl World {
         self.coverage.stale_reads += 1;
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         let op = Op::Get { first: 1, last: keys };
-        let reply = life.hosted[FIRST].executor.query(&op.encode(0, 0));
+        let reply = life.executor(FIRST).query(&op.encode(0, 0));
         let revision = Answer::decode(&op, &reply).and_then(|answer| answer.revision()).unwrap_or(0);
         let before = std::mem::replace(&mut life.seen_revision, revision);
         demand(revision >= before, Invariant::Monotone, || {

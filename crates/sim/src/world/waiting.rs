@@ -1,8 +1,10 @@
 //! Those who wait at a replica, for the outcome of a command or the answer to a query: the host keeps them, and hands
 //! them out with what they wait for.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
-use synod_host::Input;
+use synod_host::{Input, ReadAt};
 use synod_replica::{ChangeRequest, Event, Outcome, ReadId, RequestError, SessionCommand};
 use synod_wire::{CommandKind, GroupId};
 
@@ -88,15 +90,19 @@ impl World {
         }
     }
 
-    /// Answers the queries whose slot is executed.
-    pub(super) fn answer_reads(&mut self, of: usize, group: GroupId) -> Checked {
+    /// Answers the queries of a state whose slots are executed.
+    pub(super) fn answer_reads(&mut self, of: usize, at: GroupId) -> Checked {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let hosted = &mut life.hosted[group];
-        if hosted.reads.is_empty() {
+        let state = &mut life.states[at];
+        if state.reads.is_empty() {
             return Ok(());
         }
-        let applied = hosted.executor.applied();
-        let ready: Vec<_> = hosted.reads.reached(|slot| *slot <= applied).collect();
+        let applied = state.executor().cut().slots;
+        let ready = state.reads.reached(|at| match at {
+            ReadAt::Slot(slot) => *slot <= applied[0],
+            ReadAt::Slots(slots) => slots.iter().zip(&applied).all(|(slot, applied)| slot <= applied),
+        });
+        let ready: Vec<_> = ready.collect();
         for question in ready {
             match question {
                 #[cfg(feature = "kv")]
@@ -110,8 +116,8 @@ impl World {
     /// A replica crashes, which everybody notices who waits for it.
     pub(super) fn hang_up(&mut self, of: usize, life: &mut Life) {
         let (mut waiters, mut questions) = life.host.stop();
-        for hosted in life.hosted.all_mut() {
-            for task in hosted.execution.hand_over() {
+        for state in life.states.all_mut() {
+            for (_, task) in state.execution.hand_over() {
                 match task {
                     Task::Execute { waiters: of_batch, .. } => {
                         waiters.extend(of_batch.into_iter().map(|(_, waiter)| waiter));
@@ -120,7 +126,10 @@ impl World {
                     Task::Snapshot | Task::Install(_) => {}
                 }
             }
-            questions.extend(hosted.reads.reached(|_| true));
+            questions.extend(state.reads.reached(|_| true));
+            let turns = state.merged().map(|merged| std::mem::take(&mut merged.waiting));
+            let awaited = turns.into_iter().flat_map(BTreeMap::into_values);
+            waiters.extend(awaited.flat_map(|awaited| awaited.waiters).map(|(_, waiter)| waiter));
         }
         for waiter in waiters {
             match waiter {

@@ -10,7 +10,6 @@ use prost::Message as _;
 use synod_api::synod::v1::{KvCommand, KvReply, kv_command::Command, kv_reply::Reply};
 use synod_consensus::Role;
 use synod_kv::KvStore;
-use synod_wire::Slot;
 
 use super::{FIRST, World};
 use crate::{
@@ -62,9 +61,9 @@ impl World {
         let site = machine.life.as_mut().map(|life| Site {
             place: (at, life.number),
             service: life.service.as_deref_mut().filter(|_| runs),
-            store: life.hosted[FIRST].executor.machine().store(),
+            store: life.states[FIRST].executor().machine().store(),
         });
-        let Some(journal) = self.checks[FIRST].reference.journal() else { return Ok(()) };
+        let Some(journal) = self.references[FIRST].journal() else { return Ok(()) };
         let remarks = self.watchers.turn(index, site, moves, &journal.borrow())?;
         self.checks[FIRST].situations.see(&Sight::Watches(&remarks));
         let Remarks { began, events, after_crash, from_history, after_snapshot, compacted } = remarks;
@@ -82,8 +81,7 @@ impl World {
     pub(super) fn watch_to_the_end(&mut self) -> Checked {
         // The last slots may be delivered and not executed yet.
         let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
-        let last =
-            lives.map(|life| life.hosted[FIRST].executor.machine().store().revision()).max().unwrap_or(0);
+        let last = lives.map(|life| life.executor(FIRST).machine().store().revision()).max().unwrap_or(0);
         for turn in 0.. {
             let Some((index, at)) = self.watchers.behind(turn, last, self.machines.len())? else { break };
             // A replica that is no member any more may lack something.
@@ -99,23 +97,23 @@ impl World {
     fn has_revision(&self, of: usize, revision: i64) -> bool {
         let machine = &self.machines[of];
         let life = machine.life.as_ref().filter(|_| machine.is_running());
-        life.is_some_and(|life| life.hosted[FIRST].executor.machine().store().revision() >= revision)
+        life.is_some_and(|life| life.executor(FIRST).machine().store().revision() >= revision)
     }
 
-    /// Records what a slot that was delivered for the first time does to leases.
-    pub(super) fn decide_leases(&mut self, slot: Slot) -> Checked {
-        let Some(journal) = self.checks[FIRST].reference.journal() else { return Ok(()) };
+    /// Records what the last point of the reference does to leases.
+    pub(super) fn decide_leases(&mut self, point: u64) -> Checked {
+        let Some(journal) = self.references[FIRST].journal() else { return Ok(()) };
         let acts = journal.borrow_mut().take_acts();
         let acts = acts.map_err(|detail| Violation { invariant: Invariant::LeaseTakesItsKeys, detail })?;
         self.checks[FIRST].situations.see(&Sight::Leases(&acts));
-        self.leases.decided(slot.0, acts);
+        self.leases.decided(point, acts);
         Ok(())
     }
 
-    /// A replica has executed a slot: no lease may end too early with that.
-    pub(super) fn check_leases(&mut self, of: usize, slot: Slot) -> Checked {
+    /// A replica has executed this point: no lease may end too early with that.
+    pub(super) fn check_leases(&mut self, of: usize, point: u64) -> Checked {
         let (now, error) = (self.now.since(Moment::START), self.clock_error());
-        let acts = self.leases.executed(self.machines[of].id, slot.0, now, error)?;
+        let acts = self.leases.executed(self.machines[of].id, point, now, error)?;
         for act in acts {
             match act {
                 LeaseAct::Ended { had_keys: true, .. } => self.coverage.leases_ended_with_keys += 1,
@@ -153,9 +151,9 @@ impl World {
         if !self.plan.clients.outlives_leases {
             return Ok(());
         }
-        let deadline = self.leases.deadline(self.checks[FIRST].reference.clock(), self.now);
-        while self.checks[FIRST].reference.journal().is_some_and(|journal| journal.borrow().has_leases()) {
-            self.leases.still_exist(deadline, self.checks[FIRST].reference.clock(), self.now)?;
+        let deadline = self.leases.deadline(self.references[FIRST].clock(), self.now);
+        while self.references[FIRST].journal().is_some_and(|journal| journal.borrow().has_leases()) {
+            self.leases.still_exist(deadline, self.references[FIRST].clock(), self.now)?;
             self.run_until(self.now + Duration::from_millis(100))?;
         }
         Ok(())

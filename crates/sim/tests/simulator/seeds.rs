@@ -235,3 +235,20 @@ fn every_invariant_holds_for_nodes_with_several_groups() {
         assert!(coverage.snapshots_installed > 0 && coverage.crashes > 100, "{protocol}: {coverage}");
     }
 }
+
+/// The groups are merged into one order: they have one store, and its clients ask any of them.
+#[test]
+fn every_invariant_holds_for_merged_groups_of_each_protocol() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        let mut coverage = Coverage::default();
+        for seed in 0..40 {
+            let plan = Plan::draw(seed, protocol).merging(3);
+            let outcome =
+                synod_sim::run(&plan).unwrap_or_else(|failure| panic!("{}", failure.report(protocol, None)));
+            coverage.add(&outcome.coverage);
+        }
+        assert!(coverage.sets_followed > 30 && coverage.changes_made > 60, "{protocol}: {coverage}");
+        assert!(coverage.snapshots_installed > 0 && coverage.crashes > 100, "{protocol}: {coverage}");
+        assert!(coverage.leases_ended > 0 && coverage.watches_after_snapshot > 0, "{protocol}: {coverage}");
+    }
+}
