@@ -2,7 +2,7 @@
 
 use super::KernelPaxos;
 use crate::{
-    Bug, ElectionKind,
+    Bug, Dissemination, ElectionKind,
     options::choice,
     overrides::{Serves, chosen},
     registry::{Profile, Survives},
