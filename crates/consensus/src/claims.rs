@@ -112,8 +112,8 @@ pub struct RingPath<'a> {
     pub votes: Option<crate::ring::Votes>,
 }
 
-/// A letter of a round. In a round a replica says one thing, in all its lives, and its estimate goes to one replica of a
-/// phase.
+/// A letter of a round. In a round a replica says one thing, in all its lives, and its estimate goes to one replica of
+/// a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Letter {
     /// The phase. The promise of a ballot of that phase, or of a later one, is durable.

@@ -1,5 +1,5 @@
-//! A log in rounds: one stream of rounds orders all slots by LastVoting (Santos 2012, Algorithms 4.1, 4.2, 5.1 and 5.4).
-//! Every replica proposes, and the coordinator of a phase says only in which order.
+//! A log in rounds: one stream of rounds orders all slots by LastVoting (Santos 2012, Algorithms 4.1, 4.2, 5.1 and
+//! 5.4). Every replica proposes, and the coordinator of a phase says only in which order.
 //!
 //! A phase φ with its coordinator is the ballot (φ, coordinator). What a round says is what Paxos says of that ballot:
 //!

@@ -113,7 +113,7 @@ crate::messages! {
     }
 }
 
-/// The longest phase has so many rounds.
+/// The longest phase has this many rounds.
 const PLACES_MAX: u8 = 4;
 /// The last phase whose rounds can be counted.
 const PHASE_MAX: u64 = 1 << 60;
@@ -130,7 +130,7 @@ impl Message {
         }
     }
 
-    /// The round, if it is a letter, where a phase has so many rounds.
+    /// The round, if it is a letter, where a phase has this many rounds.
     pub(super) fn round(&self, rounds: u64) -> Option<Round> {
         let (phase, place) = self.place()?;
         (u64::from(place) <= rounds).then(|| Round((phase - 1) * rounds + u64::from(place)))

@@ -6,8 +6,8 @@
 //! ends, which rounds are skipped, where letters go and who coordinates, by a [`Synchronisation`]. The two know
 //! nothing of each other but these traits, so that every algorithm runs on every layer.
 //!
-//! [`RoundsLog`] orders a log so: it is the protocol `rounds`, whose messages, options and planted bugs are in `messages.rs`,
-//! `profile.rs` and `planted.rs`.
+//! [`RoundsLog`] orders a log so: it is the protocol `rounds`, whose messages, options and planted bugs are in
+//! `messages.rs`, `profile.rs` and `planted.rs`.
 //!
 //! `rules.rs` has what safety and progress rest on, a few lines a rule; `timeouts.rs` the bounds of all time-outs.
 //! [`Detector`] and [`Channel`] are what the one algorithm with a failure detector needs, and serve comparisons alone.

@@ -1,7 +1,7 @@
 //! Time-outs that grow where the network or disks are slower than was promised.
 //!
-//! They begin as the least ones for the promised delay (`timeouts.rs`). Where phases decide nothing all the same, something
-//! takes longer, and they grow until phases decide again. No safety rests on them.
+//! They begin as the least ones for the promised delay (`timeouts.rs`). Where phases decide nothing all the same,
+//! something takes longer, and they grow until phases decide again. No safety rests on them.
 
 use synod_wire::Slot;
 
@@ -16,9 +16,9 @@ pub(super) struct Pace {
     decided: Slot,
 }
 
-/// The longest time-outs are so many times as long as the least ones: then a delay is an election time-out.
+/// The longest time-outs are this many times as long as the least ones: then a delay is an election time-out.
 const FACTOR_MAX: u32 = 32;
-/// After so many phases that decide, shorter time-outs are tried.
+/// After this many phases that decide, shorter time-outs are tried.
 const CALM_PHASES: u32 = 32;
 
 impl Pace {
@@ -32,7 +32,8 @@ impl Pace {
         self.factor
     }
 
-    /// A phase is over. One that decides nothing may have lost its coordinator; with two in a row time-outs are too short.
+    /// A phase is over. One that decides nothing may have lost its coordinator; with two in a row time-outs are too
+    /// short.
     pub(super) fn phase_ends(&mut self, decided: Slot, is_needed: bool) {
         if decided > self.decided {
             (self.decided, self.failed, self.decided_in) = (decided, 0, self.decided_in + 1);

@@ -1,5 +1,5 @@
-//! Bugs of the log in rounds that a test can plant ([`crate::Bug`]), and the rule that each replaces. Those that replace
-//! a rule of the family are in `../planted.rs`.
+//! Bugs of the log in rounds that a test can plant ([`crate::Bug`]), and the rule that each replaces. Those that
+//! replace a rule of the family are in `../planted.rs`.
 
 use synod_wire::Lsn;
 
@@ -9,7 +9,8 @@ use crate::Options;
 /// A known mistake in an implementation of the log in rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// An estimate goes to all, and whoever takes itself for the coordinator counts it (Santos 2012, section 4.3).
+    /// An estimate goes to all, and a replica that takes itself for the coordinator counts it (Santos 2012, section
+    /// 4.3).
     EstimateToAll,
     /// What a coordinator is to vote for outlives its phase (Santos 2012, with E1 of its errata).
     VoteOutlivesPhase,

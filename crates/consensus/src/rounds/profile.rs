@@ -53,12 +53,12 @@ pub struct Tuning {
     pub rounds: RoundsKind,
 }
 
-/// The network is promised to deliver within so many parts of an election time-out (`Δ`), and a replica to take a step
-/// within a hundredth of that (`Φ`).
+/// The network is promised to deliver within this many parts of an election time-out (`Δ`), and a replica to take a
+/// step within a hundredth of that (`Φ`).
 const DELAY_PARTS: u32 = 30;
 const STEP_PARTS: u32 = 100;
 
-/// How rounds are made with these options in a group of so many, with the least time-outs that suffice.
+/// How rounds are made with these options in a group of this many, with the least time-outs that suffice.
 pub(super) fn synchronisation(options: &Options, replicas: usize) -> Synchronisation {
     let delay = (options.election_timeout / DELAY_PARTS).max(std::time::Duration::from_nanos(1));
     let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);

@@ -105,7 +105,7 @@ impl Synchronisation {
         matches!(self, Synchronisation::Coordinator { .. }) && place == 2
     }
 
-    /// The same with time-outs that are so many times as long.
+    /// The same with time-outs that are this many times as long.
     pub(super) fn stretched(self, by: u32) -> Synchronisation {
         let longer = |time: Duration| time.saturating_mul(by);
         match self {

@@ -210,7 +210,7 @@ fn surrounding() -> Vec<(String, Vec<u8>)> {
 }
 
 /// Texts with all messages and records of each protocol.
-pub(super) const ENCODINGS: [(&str, &str); 7] = [
+pub(super) const ENCODINGS: [(&str, &str); 8] = [
     ("multipaxos", include_str!("../../../consensus/src/multipaxos/tests/encoding.txt")),
     ("sequence-paxos", include_str!("../../../consensus/src/sequence_paxos/tests/encoding.txt")),
     ("raft", include_str!("../../../consensus/src/raft/tests/encoding.txt")),

@@ -7,7 +7,7 @@ use synod_wire::{Ballot, Epoch, ReplicaId};
 
 use super::invariant::{Checked, Invariant, demand};
 
-/// Letters of so many phases are remembered: a replica that goes back further breaks its promise.
+/// Letters of this many phases are remembered: a replica that goes back further breaks its promise.
 const PHASES: u64 = 64;
 
 /// What one replica said in an epoch, in all its lives.

@@ -135,7 +135,8 @@ impl Reference {
         self.executor.clock()
     }
 
-    /// Executes the next slot of a group, which is a point unless it is one of merged groups that has nothing to execute.
+    /// Executes the next slot of a group, which is a point unless it is one of merged groups that has nothing to
+    /// execute.
     pub fn execute(&mut self, group: GroupId, slot: Slot, batch: &Batch, is_point: bool) -> Checked {
         let head = if self.executor.take().is_some() { group } else { GroupId::FIRST };
         let outcomes = self.executor.execute_of(head, slot, Ballots::ZERO, batch, |_| true);
@@ -193,8 +194,8 @@ impl Reference {
         Ok(())
     }
 
-    /// A replica has executed a slot of a group, as this point. Its outcome is known there unless a snapshot brought the
-    /// slot.
+    /// A replica has executed a slot of a group, as this point. Its outcome is known there unless a snapshot brought
+    /// the slot.
     pub fn executed(
         &self,
         who: impl fmt::Display,
