@@ -34,6 +34,7 @@ impl Ring {
     /// The memory of an acceptor that has said nothing.
     pub(crate) fn new(slots: u64) -> Ring {
         assert!(slots > 0, "an instance modulo the number of slots is its slot");
+        assert!(slots <= u64::from(u32::MAX), "the bytes of a ring are counted in 64 bits");
         // SAFETY: the function computes, and touches no memory.
         let bytes = unsafe { c::synod_kernel_bytes(slots) };
         let words = usize::try_from(bytes.div_ceil(8)).expect("a ring fits memory");

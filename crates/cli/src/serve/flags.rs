@@ -240,9 +240,8 @@ pub struct Tuning {
         value_parser = units::duration, help_heading = CONSENSUS
     )]
     pub election_tolerance: Duration,
-    /// How many undecided slots a leader may have at a time; 1 decides one after another. With auto a leader bounds the
-    /// bytes that it has under way, and its batches, by the rate and the round trip that it measures: then little waits
-    /// in a narrow link or at a slow disk.
+    /// How many undecided slots a leader may have at a time; 1 decides one after another. In a laboratory, with auto, a
+    /// leader bounds the bytes that it has under way, and its batches, by the rate and the round trip that it measures.
     #[arg(
         long, env = "SYNOD_WINDOW_MAX", value_name = "SLOTS|auto", help_heading = CONSENSUS,
         default_value_t = Window::Slots(

@@ -12,7 +12,7 @@ use synod_replica::{Skips, StateTransfer};
 
 use super::{
     config::{ConfigError, protocol, wrong},
-    flags::{Derived, Tuning},
+    flags::{Derived, Tuning, Window},
 };
 
 /// What to do in place of taking an option that exists to be measured, where a cluster may have begun with it: its id
@@ -20,8 +20,16 @@ use super::{
 const AS_OTHERS: &str =
     "or any value with --laboratory, which a member needs whose cluster has begun with it";
 
-/// Refuses what a server derives, and says of what.
+/// Refuses what a server derives, and says of what; and a window that is not ready to serve.
 pub fn check_replica(tuning: &Tuning) -> Result<(), ConfigError> {
+    if tuning.window_max == Window::Auto && !tuning.laboratory {
+        let why = "fills a narrow link no better than a fixed window where leaders change (docs/results/santos-2012.md)";
+        return wrong(
+            "window-max",
+            Window::Auto,
+            format!("{why}; accepted: a number of slots, or --laboratory"),
+        );
+    }
     let Derived {
         retransmit_after,
         announce_delay_max,
@@ -135,6 +143,9 @@ mod tests {
             assert!(started(line).expect_err(line).contains("exists to be measured"), "{line}");
             started(&format!("{line} --laboratory")).expect(line);
         }
+        let window = started("--window-max auto").expect_err("it is measured");
+        assert!(window.contains("--window-max auto: ") && window.contains("a number of slots"), "{window}");
+        started("--window-max auto --laboratory").expect("a laboratory's");
         started("--election latency").expect("it serves");
         let kernel = started("--protocol kernel-paxos").expect_err("nobody has read it");
         assert!(

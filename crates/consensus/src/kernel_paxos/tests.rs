@@ -254,6 +254,8 @@ fn a_new_leader_reads_what_was_touched_and_takes_the_value_of_the_highest_ballot
     for slot in 1..=20 {
         let told = match slot {
             1 => vec![value(1, 2, "adopted")],
+            // Its own vote is of a higher ballot.
+            3 => vec![value(3, 1, "lower")],
             _ => vec![],
         };
         let effects = candidate.receive(R1, promise(round, slot, told));
@@ -272,6 +274,27 @@ fn a_new_leader_reads_what_was_touched_and_takes_the_value_of_the_highest_ballot
         assert_eq!(proposed.iter().filter(|message| matches!(message, Message::Accept { .. })).count(), 3);
     }
     assert_eq!(candidate.protocol.status().role, Role::Leader);
+}
+
+/// With the planted bug a candidate takes the value of the lower of two ballots, of which the higher one is its own.
+#[test]
+fn of_two_values_that_of_the_higher_ballot_is_proposed_again() {
+    let proposes = |options: &Options| {
+        let mut candidate = One::of(R3, options);
+        candidate.receive(R2, accept(2, 1, "higher"));
+        candidate.durable();
+        while candidate.protocol.status().role != Role::Candidate {
+            candidate.wait(1000);
+        }
+        candidate.durable();
+        let round = candidate.protocol.promised().round;
+        candidate.receive(R1, promise_all(round, 0, 1));
+        let effects = candidate.receive(R1, promise(round, 1, vec![value(1, 1, "lower")]));
+        let proposed = |value| messages(&effects, R1).contains(&accept(round, 1, value));
+        (proposed("higher"), proposed("lower"))
+    };
+    assert_eq!(proposes(&options()), (true, false));
+    assert_eq!(proposes(&planted(Bug::AdoptLowestBallot)), (false, true));
 }
 
 /// E13: what was accepted is told by its ballot. With the planted bug a filled gap is told as an empty slot.
