@@ -707,7 +707,8 @@ pub(crate) fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Du
     settings.batch_delay_max = pick(rng, &[Duration::ZERO, MS, 20 * MS]);
     settings.queue_bytes_max = pick(rng, &[2_000, 1 << 20]);
     settings.forward_window_max = pick(rng, &[1, 2, 8]);
-    settings.paced = rng.u8(..4) == 0;
+    // Drawn beside the others, so that these are what they were without it.
+    settings.paced = rng.clone().u8(..4) == 0;
     settings.request_timeout = election_timeout * pick(rng, &[2, 5]);
     settings.snapshot_slots = snapshot_slots;
     settings.snapshot_log_bytes = snapshot_log_bytes;
