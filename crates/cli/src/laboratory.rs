@@ -1,5 +1,5 @@
-//! `synod bench`, `sim` and `lab`: the load generator, the simulator and the laboratory. They are a feature of this
-//! crate, and what is packaged does without (`no_laboratory.rs`).
+//! `synod bench`, `tune`, `sim` and `lab`: the load generator, the tuner, the simulator and the laboratory. They are a
+//! feature of this crate, and what is packaged does without (`no_laboratory.rs`).
 
 use std::process::ExitCode;
 
@@ -14,6 +14,8 @@ pub const AFTER_HELP: &str = "Begin with: synod dev";
 pub enum Command {
     /// Measure throughput and latency of a cluster, Synod's or etcd's
     Bench(Box<synod_lab::bench::Args>),
+    /// Measure what a cluster can do and what binds it, and what other settings, protocols and machines would bring
+    Tune(Box<synod_lab::tune::Args>),
     /// Attack the consensus code in a simulated world
     Sim(SimArgs),
     /// Run experiments, judge what they measure, and report
@@ -24,6 +26,7 @@ pub enum Command {
 pub fn run(command: Command) -> Result<ExitCode, Failure> {
     Ok(match command {
         Command::Bench(args) => synod_lab::bench::main(*args),
+        Command::Tune(args) => synod_lab::tune::main(&args),
         Command::Sim(args) => simulate(&args),
         Command::Lab(args) => synod_lab::cli::main(args),
     })

@@ -29,6 +29,7 @@ mod serve;
 mod snapshot;
 mod status;
 mod tail;
+mod threads;
 mod wal;
 mod watch;
 

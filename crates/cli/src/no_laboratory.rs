@@ -7,13 +7,17 @@ use clap::{Args, Subcommand};
 use crate::failure::Failure;
 
 /// The end of the help of `synod`.
-pub const AFTER_HELP: &str = "Begin with: synod dev\n\nThis program is built without bench, sim and lab.";
+pub const AFTER_HELP: &str =
+    "Begin with: synod dev\n\nThis program is built without bench, tune, sim and lab.";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Not in this program, which is built without its laboratory
     #[command(hide = true, disable_help_flag = true)]
     Bench(Anything),
+    /// Not in this program, which is built without its laboratory
+    #[command(hide = true, disable_help_flag = true)]
+    Tune(Anything),
     /// Not in this program, which is built without its laboratory
     #[command(hide = true, disable_help_flag = true)]
     Sim(Anything),
@@ -33,12 +37,13 @@ pub struct Anything {
 pub fn run(command: Command) -> Result<ExitCode, Failure> {
     let (name, Anything { arguments }) = match command {
         Command::Bench(arguments) => ("bench", arguments),
+        Command::Tune(arguments) => ("tune", arguments),
         Command::Sim(arguments) => ("sim", arguments),
         Command::Lab(arguments) => ("lab", arguments),
     };
     let arguments: String = arguments.iter().map(|argument| format!(" {}", argument.display())).collect();
     Err(Failure::usage(format!(
-        "{name}: this program is built without its laboratory (bench, sim, lab), as what is packaged is. In the source tree: \
+        "{name}: this program is built without its laboratory (bench, tune, sim, lab), as what is packaged is. In the source tree: \
          cargo run --release -- {name}{arguments}"
     )))
 }

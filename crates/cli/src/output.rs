@@ -99,6 +99,32 @@ pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [St
     format!("{table}\n")
 }
 
+/// The columns of a terminal, and of the names of entries.
+const COLUMNS: usize = 80;
+const NAMES: usize = 12;
+
+/// A name and what is told of it, in as many lines as that takes.
+pub fn entry(name: &str, what: &str) -> String {
+    let mut text = format!("{name:<NAMES$}");
+    let mut column = NAMES;
+    for word in what.split(' ') {
+        let length = word.chars().count();
+        if column > NAMES && column + 1 + length > COLUMNS {
+            text.push('\n');
+            text += &" ".repeat(NAMES);
+            column = NAMES;
+        }
+        if column > NAMES {
+            text.push(' ');
+            column += 1;
+        }
+        text += word;
+        column += length;
+    }
+    text.push('\n');
+    text
+}
+
 /// An object without the fields that are at their defaults, as etcdctl leaves them out.
 pub fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
     let is_default = |value: &Value| match value {
@@ -146,6 +172,14 @@ mod tests {
         let lines: Vec<_> = painted.lines().collect();
         assert_eq!(lines[3..6], ["| one   |", "\x1b[31m| two   |\x1b[0m", "\x1b[33m| three |\x1b[0m"]);
         assert_eq!(painted.replace("\x1b[31m", "").replace("\x1b[33m", "").replace("\x1b[0m", ""), plain);
+    }
+
+    #[test]
+    fn entries_are_broken_between_words() {
+        assert_eq!(entry("Log", "busy"), "Log         busy\n");
+        let long = entry("Log", &"word ".repeat(30));
+        assert!(long.lines().count() == 3 && long.lines().all(|line| line.len() <= COLUMNS), "{long}");
+        assert!(long.lines().skip(1).all(|line| line.starts_with("            word")), "{long}");
     }
 
     #[test]

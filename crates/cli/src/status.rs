@@ -11,6 +11,7 @@ use crate::{
     failure::Failure,
     member::members_json,
     output::{self, Bytes, Emphasis, Format},
+    threads,
 };
 
 /// Arguments of `synod status`.
@@ -19,6 +20,9 @@ pub struct StatusArgs {
     /// Ask all members that the endpoints know of.
     #[arg(long)]
     cluster: bool,
+    /// Tell what the threads of each replica do with their time, watched for a second, and what binds it.
+    #[arg(long)]
+    threads: bool,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -123,13 +127,18 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
             }
         }
         let client = args.client.client()?;
+        if args.threads {
+            threads::run(&client, args.client.write_out).await?;
+            return Ok(None);
+        }
         let answers = client.native_status().await.into_iter().map(|answer| answer.map_err(Silence::from));
         let asked = client.endpoints().map(str::to_owned).zip(answers);
         let asked = asked.map(|(endpoint, answer)| Asked { endpoint, answer }).collect();
         let mut asked = with_unstarted(asked, told, &silent);
         name_silent(&mut asked, names);
-        Ok(asked)
+        Ok(Some(asked))
     })?;
+    let Some(asked) = asked else { return Ok(()) };
     // How far the cluster is, as far as any replica that was asked knows.
     let newest =
         asked.iter().filter_map(|asked| asked.answer.as_ref().ok()).map(|status| status.decided_slot);

@@ -74,6 +74,13 @@ fn status_members_and_bench_fit_into_80_columns_and_bench_leaves_no_keys() {
     ] {
         assert!(wide.contains(column), "{column} is not in\n{wide}");
     }
+    let threads = done(&endpoints[leading], &["status", "--threads"]);
+    fits("status --threads", &threads);
+    for part in
+        ["| THREAD ", "| protocol-", "Queues      protocol ", " of 32 slots under way", "Diagnosis   "]
+    {
+        assert!(threads.contains(part) || cfg!(not(target_os = "linux")), "{part} is not in\n{threads}");
+    }
     let members = done(&all, &["member", "list"]);
     fits("member list", &members);
     let table = done(&all, &["member", "list", "-w", "table"]);

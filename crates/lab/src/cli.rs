@@ -246,7 +246,7 @@ fn in_namespaces(interrupted: &AtomicBool) -> Result<(), LabError> {
 }
 
 /// This program, if it is `synod`; otherwise the `synod` that is built beside it or, for an example, above it.
-fn own_program() -> Result<PathBuf, LabError> {
+pub(crate) fn own_program() -> Result<PathBuf, LabError> {
     let own = env::current_exe().map_err(|error| LabError::Replicas(format!("own program: {error}")))?;
     let synod = format!("synod{}", env::consts::EXE_SUFFIX);
     let beside = own.ancestors().skip(1).take(2).map(|folder| folder.join(&synod));
@@ -263,14 +263,15 @@ fn print(summary: &Summary, options: &RunOptions) {
 }
 
 /// A flag that Ctrl-C and SIGTERM set. A second signal ends the program at once, without stopping replicas in order.
-fn interruption() -> Result<Arc<AtomicBool>, LabError> {
+pub(crate) fn interruption() -> Result<Arc<AtomicBool>, LabError> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&interrupted);
     let failed = |error: std::io::Error| LabError::Replicas(format!("signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let (mut interrupt, mut terminate) = {
+    let (mut interrupt, mut terminate, mut hangup) = {
         let _context = runtime.enter();
-        (signal(SignalKind::interrupt()).map_err(failed)?, signal(SignalKind::terminate()).map_err(failed)?)
+        let listen = |kind| signal(kind).map_err(failed);
+        (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?, listen(SignalKind::hangup())?)
     };
     let listen = move || {
         runtime.block_on(async {
@@ -278,11 +279,12 @@ fn interruption() -> Result<Arc<AtomicBool>, LabError> {
                 tokio::select! {
                     _ = interrupt.recv() => {}
                     _ = terminate.recv() => {}
+                    _ = hangup.recv() => {}
                 }
                 if told.swap(true, Ordering::Relaxed) {
                     std::process::exit(130);
                 }
-                eprintln!("interrupted: stopping the replicas (once more: at once)");
+                eprintln!("interrupted: cleaning up (once more: at once)");
             }
         });
     };

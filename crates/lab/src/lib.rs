@@ -4,7 +4,7 @@
 //! lab`. [`experiments`] are found by name, declared in one place each, and judged by their results. [`chaos`] applies
 //! every kind of fault to real replicas. [`attacks`] does what a hostile client can. [`likeness`] compares answers with
 //! etcd's. [`calibrate`] measures what work costs, for experiments in virtual time. [`overload`]
-//! asks for more than can be ordered.
+//! asks for more than can be ordered. [`mod@tune`] says what a running cluster can do, and what would help.
 
 pub mod attacks;
 pub mod bench;
@@ -23,3 +23,4 @@ pub mod statistics;
 mod strace;
 pub mod study;
 pub mod threads;
+pub mod tune;

@@ -175,6 +175,28 @@ impl Families<'_, '_> {
         encoder.encode_counter::<NoLabelSet, _, u64>(&time.as_secs_f64(), None)
     }
 
+    /// Writes a counter of time for each set of labels: `NAME_seconds_total`.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn counters_seconds<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, Duration)>,
+    ) -> fmt::Result {
+        let mut values = values.into_iter().peekable();
+        if values.peek().is_none() {
+            return Ok(());
+        }
+        let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
+        for (labels, value) in values {
+            let seconds = value.as_secs_f64();
+            encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
+        }
+        Ok(())
+    }
+
     /// Writes a counter for each set of labels, in this unit if there is one.
     ///
     /// # Errors

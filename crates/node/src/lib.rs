@@ -76,6 +76,12 @@ mod wiring;
 #[cfg(feature = "shuttle")]
 mod watch;
 
+/// For threads that a node does not begin itself, such as those of a runtime for tasks: what they call when they begin
+/// to wait for something to do, and when they go on, so that `/metrics` tells their waits from their work.
+pub mod threads {
+    pub use synod_sync::{park, unpark};
+}
+
 pub use config::{Config, MemberAddress, Merging, Threads, UnknownThreads};
 pub use error::{ChangeError, ConfigError, Ended, Lacking, ReadLogError, StartError};
 pub use handle::Handle;

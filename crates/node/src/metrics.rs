@@ -19,6 +19,8 @@ pub struct NodeMetrics {
     pub(crate) shared: Arc<Shared>,
     pub(crate) transport: Arc<dyn synod_transport::Sender>,
     pub(crate) queues: Queues,
+    /// Bytes of a batch at most.
+    pub(crate) batch_max: u64,
     /// Of groups that are merged into one order, all of them.
     pub(crate) merged: Vec<Arc<Shared>>,
 }
@@ -48,9 +50,32 @@ impl Collector for NodeMetrics {
         self.encode_slots(e)?;
         self.encode_log(e)?;
         self.encode_stages(e)?;
+        encode_threads(e)?;
         self.encode_merge(e)?;
         self.encode_peers(e)
     }
+}
+
+/// What the threads of the process do with their time.
+#[cfg(feature = "metrics")]
+fn encode_threads(e: &mut Families<'_, '_>) -> std::fmt::Result {
+    let threads = synod_sync::threads();
+    let times = threads.iter().flat_map(|thread| {
+        let states = [
+            ("busy", thread.busy),
+            ("ready", thread.ready),
+            ("blocked", thread.blocked),
+            ("waiting", thread.waiting),
+        ];
+        states.map(|(state, time)| ([("thread", thread.name.clone()), ("state", state.to_owned())], time))
+    });
+    e.counters_seconds(
+        "synod_thread",
+        "Time of threads: busy on a processor, ready for one, blocked by a lock, waiting at a queue; the rest is the system's",
+        times,
+    )?;
+    let numbers = threads.iter().map(|thread| ([("thread", thread.name.clone())], u64::from(thread.threads)));
+    e.gauges("synod_threads", "Threads of the name", numbers)
 }
 
 #[cfg(feature = "metrics")]
@@ -89,6 +114,12 @@ impl NodeMetrics {
         )?;
         e.gauge("synod_slot_executed", "Last slot executed", s.executed.observe())?;
         e.gauge("synod_slots_in_flight", "Slots proposed by this leader and not decided", s.in_flight.get())?;
+        e.gauge(
+            "synod_window_max",
+            "How many of them there may be (--window-max, or the group's option)",
+            s.window_max.get(),
+        )?;
+        e.gauge_bytes("synod_batch_max", "Bytes of a batch at most (--batch-bytes-max)", self.batch_max)?;
         e.gauge_bytes("synod_queued", "Bytes of commands that wait for a decision", s.queued_bytes.get())?;
         e.gauge(
             "synod_backlogged",

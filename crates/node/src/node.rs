@@ -53,6 +53,8 @@ pub struct Node {
     /// By the number of the group.
     handles: Vec<Handle>,
     wiring: Wiring,
+    #[cfg(feature = "metrics")]
+    batch_max: u64,
     /// Dropping it ends the thread that writes down what peers tell.
     peers_stop: Option<Sender<()>>,
     connections: Option<Box<dyn Connections>>,
@@ -375,6 +377,8 @@ impl Node {
             me: config.me,
             handles,
             wiring,
+            #[cfg(feature = "metrics")]
+            batch_max: config.settings.batch_bytes_max as u64,
             peers_stop: Some(peers_stop),
             connections: Some(connections),
             protocol_thread: Some(protocol_thread),
@@ -420,6 +424,7 @@ impl Node {
             shared: Arc::clone(&inner.shared),
             transport: inner.transport.clone(),
             queues: self.wiring.queues(),
+            batch_max: self.batch_max,
             merged: self.handles.iter().filter(|handle| handle.inner.take.is_some()).map(shared).collect(),
         }
     }

@@ -167,6 +167,7 @@ pub(crate) struct Shared {
     /// Whether it wants to be woken when slots are executed.
     pub(crate) wake_when_executed: atomic::AtomicBool,
     pub(crate) in_flight: Gauge,
+    pub(crate) window_max: Gauge,
     pub(crate) queued_bytes: Gauge,
     pub(crate) unexecuted_bytes: Gauge,
     pub(crate) undurable_bytes: Gauge,
@@ -240,6 +241,7 @@ impl Shared {
         self.decided_elsewhere.set(status.protocol.decided_elsewhere.0);
         self.delivered.set(status.delivered.0);
         self.in_flight.set(status.protocol.in_flight as u64);
+        self.window_max.set(status.window_max as u64);
         self.wake_when_durable.store(status.waits_for_disk, SeqCst);
         self.wake_when_executed.store(status.backlogged, SeqCst);
         self.queued_bytes.set(status.queued_bytes as u64);

@@ -187,6 +187,9 @@ impl Replica {
         let known = self.group.known().map(|member| member.id);
         self.catch_up.set_peers(&known.filter(|&id| id != self.me).collect::<Vec<_>>());
         self.reports.group_changed(self.me, &self.group, self.decided.last());
+        if let Some(pacing) = &mut self.pacing {
+            pacing.restart();
+        }
         self.bound_batches();
         actions.push(Action::Group(self.group.clone()));
         if self.group.is_away(self.me) {

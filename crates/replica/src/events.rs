@@ -321,6 +321,8 @@ pub struct ReplicaStatus {
     pub executed: Slot,
     /// The last snapshot.
     pub snapshot: Option<SnapshotInfo>,
+    /// Slots that it may have under way while it leads.
+    pub window_max: usize,
     /// Bytes of commands that wait for a decision.
     pub queued_bytes: usize,
     /// How many decided slots are kept in memory.

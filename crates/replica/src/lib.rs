@@ -60,6 +60,7 @@ mod instance;
 mod limits;
 mod merge;
 mod message;
+mod pacing;
 mod placement;
 mod proposing;
 mod push;

@@ -13,7 +13,7 @@ use synod_wire::{Ballot, Batch, CommandKind, SessionId, Time};
 
 use crate::{
     Action, Change, ChangeRequest, Replica, RequestError, RequestId, SessionCommand, message::Routed,
-    requests::Taker,
+    pacing::Pacing, requests::Taker,
 };
 
 /// A change of the group on its way through this leader.
@@ -104,8 +104,18 @@ impl Replica {
 
     /// A batch is as large as this replica was told, but no larger than the group allows.
     pub(crate) fn bound_batches(&mut self) {
-        let bytes_max = self.settings.batch_bytes_max.min(self.group.limits.batch_bytes_max());
+        let most = self.batch_bytes_max();
+        let bytes_max = self.pacing.as_ref().map_or(most, |pacing| pacing.batch_bytes_max(most));
         self.requests.bound_batches(bytes_max);
+    }
+
+    fn batch_bytes_max(&self) -> usize {
+        self.settings.batch_bytes_max.min(self.group.limits.batch_bytes_max())
+    }
+
+    /// How long a batch that this leader proposed counts as under way. Nothing that works takes so long.
+    fn patience(&self) -> Duration {
+        self.settings.consensus.election_timeout
     }
 
     /// Whether commands are proposed here, also where another replica leads. Changes of the group go to the leader in
@@ -144,6 +154,11 @@ impl Replica {
         if now >= Time::ZERO + self.settings.request_timeout {
             self.forwarded.expire(now - self.settings.request_timeout);
         }
+        let patience = self.patience();
+        if let Some(pacing) = &mut self.pacing {
+            pacing.give_up(now, patience);
+            self.bound_batches();
+        }
         while self.room() > 0 {
             let held_back = self.changing.held_back.take();
             // What a leader proposed the protocol keeps proposing, as long as it leads.
@@ -162,6 +177,11 @@ impl Replica {
                 break;
             }
         }
+        let waits = self.requests.has_waiting() || self.forwarded.bytes() > 0;
+        let most = self.batch_bytes_max();
+        if let Some(pacing) = &mut self.pacing {
+            pacing.left(waits, most);
+        }
     }
 
     /// Proposes the commands of this replica's own clients where every replica does. The protocol keeps proposing them
@@ -177,7 +197,14 @@ impl Replica {
 
     /// How many batches may be proposed here now.
     fn room(&self) -> usize {
-        if self.changing.stopping { 0 } else { self.instance.room() }
+        if self.changing.stopping || self.is_paced() { 0 } else { self.instance.room() }
+    }
+
+    /// Whether as much is under way as is worth it. Where every replica proposes, a leader orders names alone, which
+    /// are small.
+    fn is_paced(&self) -> bool {
+        let has_room = |pacing: &Pacing| pacing.has_room(self.batch_bytes_max());
+        !self.proposes_without_leading() && self.pacing.as_ref().is_some_and(|pacing| !has_room(pacing))
     }
 
     fn forward(&mut self, now: Time, ballot: Ballot, actions: &mut Vec<Action>) {
@@ -203,8 +230,12 @@ impl Replica {
     /// Whether one more batch may be on its way to the leader of `ballot`. More than the leader's window would only
     /// wait there, each for a slot of its own, while what waits here grows into one batch.
     fn may_forward(&self, ballot: Ballot) -> bool {
-        let window = self.group.overrides.window_max().unwrap_or(self.settings.consensus.window_max);
-        self.requests.with_leader(ballot) < self.settings.forward_window_max.min(window)
+        self.requests.with_leader(ballot) < self.settings.forward_window_max.min(self.window_max())
+    }
+
+    /// Slots that a leader may have under way: the group's, or this replica's own.
+    pub(crate) fn window_max(&self) -> usize {
+        self.group.overrides.window_max().unwrap_or(self.settings.consensus.window_max)
     }
 
     /// How long an answer of the leader may take before it is asked again.
@@ -223,7 +254,9 @@ impl Replica {
         // those that it sent to a leader before wait for room here, and not for a time.
         let sends = follows.then(|| anywhere.then_some(true));
         let again = sends.and_then(|changes| self.requests.retry_at(changes, self.forward_retry()));
-        new.into_iter().chain(again).min()
+        let pacing = self.pacing.as_ref().filter(|_| leads && self.is_paced());
+        let paced = pacing.and_then(|pacing| pacing.gives_up_at(self.patience()));
+        new.into_iter().chain(again).chain(paced).min()
     }
 
     // Changes of the group.
@@ -257,6 +290,9 @@ impl Replica {
         if let Some(changed) = self.group.after(slot, &batch) {
             let ends = changed.is_ok_and(|next| next.epoch != self.group.epoch);
             self.changing.stopping = ends && !self.has(Bug::DeliverAfterEnd);
+        }
+        if let Some(pacing) = &mut self.pacing {
+            pacing.sent(now, batch.id(), batch.bytes().len());
         }
         // All replicas wait for what ends an epoch: the followers are told at once that it is decided.
         let awaited = awaited || self.changing.stopping;

@@ -23,6 +23,7 @@ use crate::{
     forwarded::Forwarded,
     history::Forks,
     instance::Instance,
+    pacing::Pacing,
     proposing::Changing,
     push::Pushes,
     reads::{READS_MAX, Reads},
@@ -59,6 +60,8 @@ pub struct Replica {
     pub(crate) requests: Requests,
     /// Batches that followers sent here to be ordered.
     pub(crate) forwarded: Forwarded,
+    /// What this leader has under way, where that is bounded by what it measures.
+    pub(crate) pacing: Option<Pacing>,
     /// A change of the group on its way through this leader.
     pub(crate) changing: Changing,
     /// Reads of this replica's clients, and questions of other replicas.
@@ -121,6 +124,7 @@ impl Replica {
             view: LeaderView::default(),
             requests: Requests::new(session, &settings),
             forwarded: Forwarded::default(),
+            pacing: settings.paced.then(Pacing::default),
             changing: Changing::default(),
             reads: Reads::new(incarnation),
             relay: Relay::new(now),
@@ -273,6 +277,7 @@ impl Replica {
             delivered: self.decided.last(),
             executed: self.backlog.executed_through(),
             snapshot: self.snapshots.last(),
+            window_max: self.window_max(),
             queued_bytes: self.requests.bytes(),
             kept_slots: self.decided.len(),
             kept_bytes: self.decided.bytes(),
@@ -494,6 +499,9 @@ impl Replica {
         self.backlog.delivered(slot, batch.bytes().len() as u64);
         self.snapshots.delivered(batch.bytes().len());
         self.forwarded.done(&batch);
+        if let Some((pacing, id)) = self.pacing.as_mut().zip(batch.id()) {
+            pacing.delivered(now, id);
+        }
         if self.group.proposes_anywhere() {
             self.forwarded.drop_void(self.history.delivered());
         }
@@ -519,6 +527,9 @@ impl Replica {
             self.requests.forget_given_up();
         } else {
             self.reads.ask_again();
+        }
+        if let Some(pacing) = self.pacing.as_mut().filter(|_| routed != self.view) {
+            pacing.restart();
         }
         self.view = routed;
         self.requests.led(now, routed.leader.is_some());

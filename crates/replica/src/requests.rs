@@ -268,6 +268,11 @@ impl Requests {
         self.batcher.bound(bytes_max);
     }
 
+    /// Whether a command has not left yet.
+    pub fn has_waiting(&self) -> bool {
+        self.batcher.batches() > 0
+    }
+
     /// Records that a burst of events is over: what did not leave in it had no room.
     pub fn end_burst(&mut self) {
         self.batcher.end_burst();

@@ -55,6 +55,9 @@ pub struct Settings {
     /// A batch is closed when another command would make it larger than this (Santos 2012: BSZ). A single
     /// command that is larger is a batch of its own; with 1, every command is.
     pub batch_bytes_max: usize,
+    /// Within the window and the bound of a batch, a leader bounds what it has under way by the rate and the round trip
+    /// that it measures (`--window-max auto`).
+    pub paced: bool,
     /// A batch that waits for more commands is closed this long after its first (Santos 2012: Δ_B).
     pub batch_delay_max: Duration,
     /// Bytes of commands that may wait for a decision; more are refused.
@@ -126,6 +129,7 @@ impl Default for Settings {
             consensus: Options::default(),
             limits: Limits::default(),
             batch_bytes_max: 64 << 10,
+            paced: false,
             batch_delay_max: Duration::from_millis(1),
             queue_bytes_max: 64 << 20,
             forward_window_max: 8,

@@ -57,6 +57,8 @@ impl EventLoop {
         let runtime = Builder::new_current_thread()
             .event_interval(TURN_TASKS_MAX)
             .thread_name("client-reads")
+            .on_thread_park(synod_node::threads::park)
+            .on_thread_unpark(synod_node::threads::unpark)
             .enable_all()
             .build()?;
         Ok(Arc::new(EventLoop { handle: runtime.handle().clone(), phase: Mutex::new(Phase::New(runtime)) }))

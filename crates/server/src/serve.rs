@@ -4,7 +4,10 @@ use std::{
     io, mem,
     net::SocketAddr,
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -313,9 +316,17 @@ impl Drop for Server {
 /// (Measured on two busy cores with an in-memory replica: one such thread costs the least for one client; with
 /// 512 clients it costs what the single-threaded kind does, and two threads cost a tenth more a request.)
 fn client_io_thread(number: usize) -> io::Result<Runtime> {
+    // The first one is the worker; what may block goes to others.
+    let is_first = AtomicBool::new(true);
+    let name = move || match is_first.swap(false, Ordering::Relaxed) {
+        true => format!("client-io-{number}"),
+        false => "client-work".to_owned(),
+    };
     Builder::new_multi_thread()
         .worker_threads(1)
-        .thread_name(format!("client-io-{number}"))
+        .thread_name_fn(name)
+        .on_thread_park(synod_node::threads::park)
+        .on_thread_unpark(synod_node::threads::unpark)
         .enable_all()
         .build()
 }

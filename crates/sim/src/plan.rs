@@ -642,6 +642,7 @@ pub(crate) fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Du
     settings.batch_delay_max = pick(rng, &[Duration::ZERO, MS, 20 * MS]);
     settings.queue_bytes_max = pick(rng, &[2_000, 1 << 20]);
     settings.forward_window_max = pick(rng, &[1, 2, 8]);
+    settings.paced = rng.u8(..4) == 0;
     settings.request_timeout = election_timeout * pick(rng, &[2, 5]);
     settings.snapshot_slots = snapshot_slots;
     settings.snapshot_log_bytes = snapshot_log_bytes;
@@ -801,6 +802,7 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
         own.batch_delay_max = other.batch_delay_max;
         own.queue_bytes_max = other.queue_bytes_max;
         own.forward_window_max = other.forward_window_max;
+        own.paced = other.paced;
         // It is as slow as the group's, or slower; `Settings::clock_interval` says why.
         own.clock_interval *= pick(&mut rng, &[1, 2]);
         own.fetch_bytes_max = other.fetch_bytes_max;

@@ -21,6 +21,25 @@ mod explored;
 #[cfg(feature = "shuttle")]
 pub use explored::*;
 
+/// What threads of one name have done with their time so far. What is left of the time that went by is the system's: a
+/// disk, a socket, a sleep.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ThreadTimes {
+    /// The name, of at most 15 bytes as the system keeps it.
+    pub name: String,
+    /// How many threads have it.
+    pub threads: u32,
+    /// They had a processor.
+    pub busy: std::time::Duration,
+    /// They could have used one, and others had it.
+    pub ready: std::time::Duration,
+    /// They waited for a lock.
+    pub blocked: std::time::Duration,
+    /// They waited for something to do, or for room in a queue.
+    pub waiting: std::time::Duration,
+}
+
 /// The processor time that this thread has taken so far. Unlike the time that goes by, it leaves out when the thread
 /// waited for a processor.
 #[must_use]

@@ -148,7 +148,7 @@ fn start_receiver(
     let call = Arc::<Call>::default();
     let (shared_there, called) = (Arc::clone(shared), Arc::clone(&call));
     let receiver = Receiver { shared: shared_there, stream, speaks, remote, serial, call: called };
-    match thread::Builder::new().name(format!("receive-{serial}")).spawn(move || receiver.run()) {
+    match thread::Builder::new().name("receive".into()).spawn(move || receiver.run()) {
         Ok(thread) => Some(Connection { stream: weak, thread, call }),
         Err(error) => {
             shared.complain("thread", || {

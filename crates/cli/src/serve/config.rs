@@ -18,7 +18,7 @@ use synod_storage::{DataDir, Durability, Ending};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
 use super::{
-    flags::{AuthArgs, ClusterState, Derived, ServeArgs, Tuning},
+    flags::{AuthArgs, ClusterState, Derived, ServeArgs, Tuning, Window},
     laboratory,
     tls::TlsPlan,
 };
@@ -266,7 +266,8 @@ pub fn settings(tuning: &Tuning) -> Settings {
     settings.consensus.heartbeat_interval = tuning.heartbeat_interval;
     settings.consensus.election_timeout = tuning.election_timeout;
     settings.consensus.latency.tolerance = tuning.election_tolerance;
-    settings.consensus.window_max = tuning.window_max.into();
+    settings.consensus.window_max = tuning.window_max.slots();
+    settings.paced = tuning.window_max == Window::Auto;
     settings.batch_bytes_max = tuning.batch_bytes_max;
     settings.queue_bytes_max = tuning.queue_bytes_max;
     settings.request_timeout = tuning.request_timeout;

@@ -240,13 +240,16 @@ pub struct Tuning {
         value_parser = units::duration, help_heading = CONSENSUS
     )]
     pub election_tolerance: Duration,
-    /// How many undecided slots a leader may have at a time; 1 decides one after another.
+    /// How many undecided slots a leader may have at a time; 1 decides one after another. With auto a leader bounds the
+    /// bytes that it has under way, and its batches, by the rate and the round trip that it measures: then little waits
+    /// in a narrow link or at a slow disk.
     #[arg(
-        long, env = "SYNOD_WINDOW_MAX", value_name = "SLOTS",
-        default_value_t = u16::try_from(config::defaults().settings.consensus.window_max).unwrap_or(u16::MAX),
-        value_parser = clap::value_parser!(u16).range(1..), help_heading = CONSENSUS
+        long, env = "SYNOD_WINDOW_MAX", value_name = "SLOTS|auto", help_heading = CONSENSUS,
+        default_value_t = Window::Slots(
+            u16::try_from(config::defaults().settings.consensus.window_max).unwrap_or(u16::MAX)
+        ),
     )]
-    pub window_max: u16,
+    pub window_max: Window,
 
     /// A batch is closed when the next command would make it larger; 1 makes every command a batch.
     #[arg(
@@ -579,6 +582,47 @@ pub enum LogFormat {
     Text,
     /// A JSON object a line.
     Json,
+}
+
+/// How much a leader may have under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// This many slots.
+    Slots(u16),
+    /// As many bytes as the leader finds worth it.
+    Auto,
+}
+
+impl Window {
+    /// Slots that are under way at most with `auto`. Bytes bound it before.
+    const SLOTS_OF_AUTO: usize = 512;
+
+    /// The most slots.
+    pub fn slots(self) -> usize {
+        match self {
+            Window::Slots(slots) => slots.into(),
+            Window::Auto => Window::SLOTS_OF_AUTO,
+        }
+    }
+}
+
+impl std::fmt::Display for Window {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Window::Slots(slots) => slots.fmt(f),
+            Window::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+impl std::str::FromStr for Window {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Window, String> {
+        let slots = || text.parse().ok().filter(|slots| *slots > 0).map(Window::Slots);
+        let window = if text == "auto" { Some(Window::Auto) } else { slots() };
+        window.ok_or_else(|| format!("'{text}' is no window; accepted: 1 to {} slots, or auto", u16::MAX))
+    }
 }
 
 #[cfg(test)]

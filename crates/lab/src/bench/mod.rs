@@ -35,12 +35,12 @@ mod requests;
 mod run;
 mod schedule;
 mod tally;
-mod target;
+pub(crate) mod target;
 
 pub use compare::{Compared, Comparison, Level, Pair, Spread, compare, run_pair};
 pub use options::{
     After, Args, Command, CompareCommand, CompareOptions, Consistency, Format, Load, Operation, Options,
-    Output,
+    Output, TlsOptions,
 };
 pub use present::{comparison_csv, comparison_text, main, report_csv, report_text};
 pub use report::{

@@ -1,6 +1,10 @@
 //! The options of a run: the command line, its defaults and its bounds.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
@@ -211,6 +215,12 @@ pub struct Load {
     /// Send for this long first, and discard what is measured.
     #[arg(long, value_parser = duration, default_value = "0s", value_name = "TIME")]
     pub warmup: Duration,
+    /// What each key begins with, before its number.
+    #[arg(skip)]
+    pub key_prefix: String,
+    /// Ends the run when it becomes true, as Ctrl-C does; it is looked at once an interval.
+    #[arg(skip)]
+    pub stop: Arc<AtomicBool>,
     /// Bytes in a key.
     #[arg(long, default_value_t = 8, value_name = "BYTES")]
     pub key_size: usize,
@@ -278,10 +288,15 @@ pub struct TlsOptions {
 
 impl TlsOptions {
     /// The servers that these URLs name; `flag` is the one with which they were given.
-    pub(super) fn targets(&self, flag: &'static str, urls: &[String]) -> Result<Vec<Target>, BenchError> {
-        let asks_for_tls = |url: &String| url.starts_with("https://") || url.starts_with("unixs://");
-        let connector = if urls.iter().any(asks_for_tls) { Some(self.connector()?) } else { None };
+    pub(crate) fn targets(&self, flag: &'static str, urls: &[String]) -> Result<Vec<Target>, BenchError> {
+        let connector = self.connector_for(urls)?;
         urls.iter().map(|url| target::parse(flag, url, connector.as_ref())).collect()
+    }
+
+    /// What makes connections with TLS, if one of these URLs asks for it.
+    pub(crate) fn connector_for(&self, urls: &[String]) -> Result<Option<Connector>, BenchError> {
+        let asks_for_tls = |url: &String| url.starts_with("https://") || url.starts_with("unixs://");
+        urls.iter().any(asks_for_tls).then(|| self.connector()).transpose()
     }
 
     fn connector(&self) -> Result<Connector, BenchError> {

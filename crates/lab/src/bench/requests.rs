@@ -51,6 +51,7 @@ pub(super) struct Requests {
     values: Values,
     rng: fastrand::Rng,
     arena: BytesMut,
+    key_prefix: Bytes,
     key_size: usize,
     key_space: u64,
     /// The next key and the step to the one after it, if keys are taken in order.
@@ -71,6 +72,7 @@ impl Requests {
             values,
             rng: fastrand::Rng::with_seed(thread_seed(load.seed, thread)),
             arena: BytesMut::new(),
+            key_prefix: Bytes::copy_from_slice(load.key_prefix.as_bytes()),
             key_size: load.key_size,
             key_space: load.key_space_size,
             sequence: load.sequential_keys.then_some((thread as u64, threads as u64)),
@@ -111,9 +113,11 @@ impl Requests {
             }
             None => self.rng.u64(..self.key_space),
         };
-        if self.arena.capacity() < self.key_size {
-            self.arena.reserve(KEY_ARENA_BYTES.max(self.key_size));
+        let size = self.key_prefix.len() + self.key_size;
+        if self.arena.capacity() < size {
+            self.arena.reserve(KEY_ARENA_BYTES.max(size));
         }
+        self.arena.put_slice(&self.key_prefix);
         self.arena.put_bytes(b'0', self.key_size);
         let mut rest = number;
         for digit in self.arena.iter_mut().rev() {
@@ -148,6 +152,16 @@ mod tests {
             Request::Put(put) => put,
             Request::Get(get) => panic!("{get:?} is no put"),
         }
+    }
+
+    #[test]
+    fn keys_have_their_prefix() {
+        let load =
+            Load { key_prefix: "tune/".into(), key_space_size: 2, key_size: 2, ..Options::default().load };
+        let load = Load { sequential_keys: true, ..load };
+        let mut requests = Requests::new(Operation::Put, &load, Values::new(Operation::Put, &load), 0, 1);
+        let keys: Vec<_> = (0..3).map(|_| requests.key()).collect();
+        assert_eq!(keys, [&b"tune/00"[..], b"tune/01", b"tune/00"]);
     }
 
     #[test]

@@ -279,6 +279,9 @@ impl Fleet {
                     interval,
                 });
             }
+            if load.stop.load(Ordering::Relaxed) && ended == Ended::Complete {
+                ended = Ended::Interrupted;
+            }
             if ended != Ended::Complete && stopped_at.is_none() {
                 self.stop.store(true, Ordering::Relaxed);
                 stopped_at = Some(Instant::now());

@@ -13,9 +13,9 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server's address.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(crate) struct Target {
     /// `host:port`, or the path of a unix socket.
-    pub(super) address: String,
+    pub(crate) address: String,
     /// The beginning of the URIs of requests.
     pub(super) uri: String,
     endpoint: Endpoint,
@@ -46,7 +46,8 @@ pub(super) fn parse(flag: &'static str, text: &str, tls: Option<&Connector>) -> 
 }
 
 impl Target {
-    pub(super) async fn connect(&self) -> Result<Channel, BenchError> {
+    /// Connects to it.
+    pub(crate) async fn connect(&self) -> Result<Channel, BenchError> {
         let channel = match &self.dial {
             None => self.endpoint.connect().await,
             Some(dial) => self.endpoint.connect_with_connector(dial.clone()).await,
@@ -79,6 +80,15 @@ impl Target {
             leader: format!("{:x}", status.leader),
             term: status.raft_term,
             database_bytes: status.db_size,
+        })
+    }
+
+    /// Asks the server something that needs no other one.
+    pub(crate) async fn ping(address: &str, channel: Channel) -> Result<(), BenchError> {
+        let answer = MaintenanceClient::new(channel).status(StatusRequest::default()).await;
+        answer.map(drop).map_err(|status| {
+            let reason = format!("Maintenance.Status: {:?}: {}", status.code(), status.message());
+            BenchError::Unreachable { endpoint: address.to_owned(), reason }
         })
     }
 

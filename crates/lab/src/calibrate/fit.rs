@@ -2,31 +2,31 @@
 
 /// What a replica did and spent, a second.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(crate) struct Row {
     /// The replica and its load, for people.
-    pub(super) what: String,
+    pub(crate) what: String,
     /// Commands that it took from clients.
-    pub(super) requests: f64,
+    pub(crate) requests: f64,
     /// Commands that it executed.
-    pub(super) executed: f64,
+    pub(crate) executed: f64,
     /// Bursts in which it handled what had come.
-    pub(super) bursts: f64,
+    pub(crate) bursts: f64,
     /// Messages that it sent or received.
-    pub(super) messages: f64,
+    pub(crate) messages: f64,
     /// Bytes of these messages, and of the commands that it took.
-    pub(super) bytes: f64,
+    pub(crate) bytes: f64,
     /// Seconds of a processor that it spent.
-    pub(super) busy: f64,
+    pub(crate) busy: f64,
 }
 
 /// What each of these costs, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Price {
-    pub(super) request: f64,
-    pub(super) execute: f64,
-    pub(super) burst: f64,
-    pub(super) message: f64,
-    pub(super) byte: f64,
+pub(crate) struct Price {
+    pub(crate) request: f64,
+    pub(crate) execute: f64,
+    pub(crate) burst: f64,
+    pub(crate) message: f64,
+    pub(crate) byte: f64,
 }
 
 const UNKNOWNS: usize = 5;
@@ -39,14 +39,14 @@ impl Row {
 
 impl Price {
     /// Seconds of a processor that a row should have spent.
-    pub(super) fn of(&self, row: &Row) -> f64 {
+    pub(crate) fn of(&self, row: &Row) -> f64 {
         let prices = [self.request, self.execute, self.burst, self.message, self.byte];
         row.amounts().iter().zip(prices).map(|(amount, price)| amount * price).sum::<f64>() / 1e9
     }
 }
 
 /// The prices, none of them negative, with the least squares of relative errors. `None` without rows.
-pub(super) fn fit(rows: &[Row]) -> Option<Price> {
+pub(crate) fn fit(rows: &[Row]) -> Option<Price> {
     // A price that would be negative is 0. There are few prices, so all sets of those that are not 0 are tried.
     let sets = 1..1_usize << UNKNOWNS;
     let candidates = sets.filter_map(|set| {

@@ -7,8 +7,8 @@
 //! log. Groups of three and five then run under loads that the costs were not fitted to, and virtual time runs the
 //! same, all replicas and the client on as many processors as this machine has: the differences are the model's error.
 
-mod fit;
-mod sample;
+pub(crate) mod fit;
+pub(crate) mod sample;
 
 use std::{
     fmt::Write as _,
@@ -312,7 +312,7 @@ fn loopback() -> Result<Topology, LabError> {
 
 impl Costs {
     /// With as many digits as they deserve.
-    fn rounded(self) -> Costs {
+    pub(crate) fn rounded(self) -> Costs {
         let round = |value: f64| format!("{value:.3e}").parse().unwrap_or(value);
         Costs {
             message_nanos: round(self.message_nanos),

@@ -4,8 +4,10 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use synod_client::{Between, Metrics};
 
 use super::fit::Row;
 use crate::{
@@ -47,14 +49,8 @@ impl Measurement {
     /// A row for each replica. A command that is taken has this many bytes.
     pub(super) fn rows(&self, command_bytes: usize) -> Vec<Row> {
         let executed = self.replicas.iter().map(|one| one.puts).sum();
-        let row = |(one, place): (&Counters, usize)| Row {
-            what: format!("{}, replica {place}", self.what),
-            requests: one.puts,
-            executed,
-            bursts: one.bursts,
-            messages: one.frames,
-            bytes: one.bytes + one.puts * command_bytes as f64,
-            busy: one.busy,
+        let row = |(one, place): (&Counters, usize)| {
+            one.row(format!("{}, replica {place}", self.what), executed, command_bytes)
         };
         self.replicas.iter().zip(1..).map(row).collect()
     }
@@ -62,11 +58,11 @@ impl Measurement {
 
 /// What a replica says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Counters {
+pub(crate) struct Counters {
     /// Seconds of a processor.
-    busy: f64,
+    pub(crate) busy: f64,
     /// Puts that it answered.
-    puts: f64,
+    pub(crate) puts: f64,
     /// Bursts of events, each of which it handled as one.
     bursts: f64,
     /// Frames that it sent and received.
@@ -76,52 +72,47 @@ struct Counters {
 }
 
 impl Counters {
-    fn parse(page: &str) -> Counters {
-        let mut counters = Counters::default();
-        for line in page.lines().filter(|line| !line.starts_with('#')) {
-            let Some((name, value)) = line.rsplit_once(' ') else { continue };
-            let Ok(value) = value.parse::<f64>() else { continue };
-            let (family, labels) = name.split_once('{').unwrap_or((name, ""));
-            match family {
-                "process_cpu_seconds_total" => counters.busy += value,
-                "synod_protocol_bursts_total" => counters.bursts += value,
-                "synod_requests_total" if labels.contains("KV/Put\"") => counters.puts += value,
-                "synod_peer_frames_sent_total" | "synod_peer_frames_received_total" => {
-                    counters.frames += value
-                }
-                "synod_peer_sent_bytes_total" | "synod_peer_received_bytes_total" => counters.bytes += value,
-                _ => {}
-            }
-        }
-        counters
-    }
-
-    fn read(address: &str) -> std::io::Result<(Instant, Counters)> {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-        write!(
-            stream,
-            "GET /metrics HTTP/1.1\r\nHost: {address}\r\nAccept: text/plain\r\nConnection: close\r\n\r\n"
-        )?;
-        let mut page = String::new();
-        stream.read_to_string(&mut page)?;
-        let counters = Counters::parse(&page);
-        if counters.busy == 0.0 {
-            return Err(std::io::Error::other("the page has no process_cpu_seconds_total"));
-        }
-        Ok((Instant::now(), counters))
-    }
-
-    /// What was counted since, a second.
-    fn since(&self, before: &Counters, seconds: f64) -> Counters {
+    /// What was counted between two pages, a second.
+    pub(crate) fn of(between: Between<'_>) -> Counters {
+        let both = |sent: &str, received: &str| between.rate(sent, "") + between.rate(received, "");
         Counters {
-            busy: (self.busy - before.busy) / seconds,
-            puts: (self.puts - before.puts) / seconds,
-            bursts: (self.bursts - before.bursts) / seconds,
-            frames: (self.frames - before.frames) / seconds,
-            bytes: (self.bytes - before.bytes) / seconds,
+            busy: between.rate("process_cpu_seconds_total", ""),
+            puts: between.rate("synod_requests_total", "KV/Put\""),
+            bursts: between.rate("synod_protocol_bursts_total", ""),
+            frames: both("synod_peer_frames_sent_total", "synod_peer_frames_received_total"),
+            bytes: both("synod_peer_sent_bytes_total", "synod_peer_received_bytes_total"),
         }
     }
+
+    /// The row of a replica in a group that executed this many puts. A command that is taken has this many bytes.
+    pub(crate) fn row(&self, what: String, executed: f64, command_bytes: usize) -> Row {
+        Row {
+            what,
+            requests: self.puts,
+            executed,
+            bursts: self.bursts,
+            messages: self.frames,
+            bytes: self.bytes + self.puts * command_bytes as f64,
+            busy: self.busy,
+        }
+    }
+}
+
+/// Reads the page of a replica.
+fn read(address: &str) -> std::io::Result<Metrics> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    write!(
+        stream,
+        "GET /metrics HTTP/1.1\r\nHost: {address}\r\nAccept: text/plain\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let page = Metrics::parse(&text);
+    if page.value("process_cpu_seconds_total", "").is_none() {
+        return Err(std::io::Error::other("the page has no process_cpu_seconds_total"));
+    }
+    Ok(page)
 }
 
 /// Runs a load against processes.
@@ -131,7 +122,7 @@ pub(super) fn measure(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<M
     processes.wait_until_serving(setup, conduct)?;
     let options = processes.options(setup, load);
     let read = || {
-        let all = processes.direct.iter().map(|address| Counters::read(address));
+        let all = processes.direct.iter().map(|address| read(address));
         all.collect::<Result<Vec<_>, _>>().map_err(|error| LabError::Replicas(format!("metrics: {error}")))
     };
     let (report, before, after) = thread::scope(|scope| {
@@ -145,9 +136,7 @@ pub(super) fn measure(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<M
     conduct.check()?;
     let (report, before, after) = (report?, before?, after?);
     processes.check()?;
-    let counted = |(before, after): (&(Instant, Counters), &(Instant, Counters))| {
-        after.1.since(&before.1, (after.0 - before.0).as_secs_f64())
-    };
+    let counted = |(before, after): (&Metrics, &Metrics)| Counters::of(Between { before, after });
     Ok(Measurement {
         throughput: report.throughput,
         median_ms: report.latency.p50_us as f64 / 1e3,
@@ -162,26 +151,4 @@ pub(super) fn measure(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<M
         ),
         replicas: before.iter().zip(&after).map(counted).collect(),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_replica_says_is_read() {
-        let page = "HTTP/1.1 200 OK\r\n\r\n# TYPE process_cpu_seconds counter\nprocess_cpu_seconds_total 1.5\n\
-                    synod_requests_total{method=\"/etcdserverpb.KV/Put\",code=\"OK\"} 30\n\
-                    synod_requests_total{method=\"/etcdserverpb.KV/Range\",code=\"OK\"} 7\n\
-                    synod_protocol_bursts_total 12\n\
-                    synod_peer_frames_sent_total{peer=\"2\"} 4\nsynod_peer_frames_received_total{peer=\"2\"} 5\n\
-                    synod_peer_sent_bytes_total{peer=\"2\"} 100\nsynod_peer_sent_bytes_total{peer=\"3\"} 50\n";
-        let counters = Counters::parse(page);
-        assert_eq!(counters, Counters { busy: 1.5, puts: 30.0, bursts: 12.0, frames: 9.0, bytes: 150.0 });
-        let half = Counters { busy: 0.5, puts: 10.0, bursts: 2.0, frames: 9.0, bytes: 50.0 };
-        assert_eq!(
-            counters.since(&half, 2.0),
-            Counters { busy: 0.5, puts: 10.0, bursts: 5.0, frames: 0.0, bytes: 50.0 }
-        );
-    }
 }

@@ -29,6 +29,7 @@ mod synchronous;
 mod throughput;
 mod trans_pacific;
 mod wide_area;
+mod window;
 
 use crate::study::{Experiment, LabError};
 
@@ -48,6 +49,7 @@ pub const ALL: &[&Experiment] = &[
     &trans_pacific::EXPERIMENT,
     &leader_placement::EXPERIMENT,
     &live_change::EXPERIMENT,
+    &window::EXPERIMENT,
     &s_paxos::throughput::EXPERIMENT,
     &s_paxos::response::EXPERIMENT,
     &s_paxos::open_loop::EXPERIMENT,

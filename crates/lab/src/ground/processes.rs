@@ -312,7 +312,7 @@ fn flags(setup: &Setup, place: usize) -> Result<Vec<String>, LabError> {
         ("election-tolerance", time(consensus.latency.tolerance)),
         ("retransmit-after", time(consensus.retransmit_after)),
         ("announce-delay-max", time(consensus.announce_delay_max)),
-        ("window-max", consensus.window_max.to_string()),
+        ("window-max", if settings.paced { "auto".to_owned() } else { consensus.window_max.to_string() }),
         ("batch-bytes-max", settings.batch_bytes_max.to_string()),
         ("batch-delay-max", time(settings.batch_delay_max)),
         ("queue-bytes-max", settings.queue_bytes_max.to_string()),

@@ -14,6 +14,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("one-machine", include_str!("../../topologies/one-machine.toml")),
     ("regions", include_str!("../../topologies/regions.toml")),
     ("narrow-path", include_str!("../../topologies/narrow-path.toml")),
+    ("emulab", include_str!("../../topologies/emulab.toml")),
 ];
 
 /// One direction between two places.

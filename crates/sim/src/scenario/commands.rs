@@ -589,6 +589,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         "announce-delay" => consensus.announce_delay_max = duration(value)?,
         "promise-bytes" => consensus.page_bytes_max = number(key, value)?,
         "batch-bytes" => settings.batch_bytes_max = number(key, value)?,
+        "paced" => settings.paced = truth(key, value)?,
         "snapshot-slots" => settings.snapshot_slots = number(key, value)?,
         "keep-slots" => settings.keep_slots = number(key, value)?,
         "chunk-bytes" => settings.chunk_bytes_max = number(key, value)?,

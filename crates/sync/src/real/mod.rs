@@ -1,8 +1,17 @@
-//! The locks, threads, clocks and sockets of the standard library and of the system.
+//! The threads, clocks and sockets of the standard library and of the system, and locks that count how long they are
+//! waited for.
 
-pub use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, atomic};
+mod locks;
+mod profile;
+
+pub use std::sync::{Arc, MutexGuard, PoisonError, Weak, atomic};
 
 pub use std::thread;
+
+pub use self::{
+    locks::{Condvar, Mutex},
+    profile::{park, threads, unpark},
+};
 
 /// Clocks of the standard library.
 pub mod time {
@@ -28,6 +37,8 @@ pub mod net {
         event::{PollFd, PollFlags, Timespec, poll},
         net::{SendAncillaryBuffer, SendFlags, sendmsg},
     };
+
+    use super::profile;
 
     /// Writes as much as the connection takes at once, although it is one that blocks.
     ///
@@ -121,7 +132,7 @@ pub mod net {
             let timeout = if is_idle() { timeout } else { Duration::ZERO };
             let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos().into() };
             // After an error (an interruption, or no memory) nothing is ready, and the caller waits again.
-            let polled = poll(&mut sockets, Some(&timeout));
+            let polled = profile::waiting(|| poll(&mut sockets, Some(&timeout)));
             self.asleep.store(false, SeqCst);
             if polled.is_err() {
                 return;
@@ -146,6 +157,6 @@ pub mod net {
             timeout.map(|time| Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() });
         // An error (an interruption, or no memory) is treated as a wake-up: the caller checks for work
         // anyway.
-        _ = poll(&mut sockets, timeout.as_ref());
+        _ = profile::waiting(|| poll(&mut sockets, timeout.as_ref()));
     }
 }
