@@ -10,7 +10,7 @@
 //! Δ := election time-out / 3
 //! every 2Δ a member pings all others                             (source: every η)
 //! every 2Δ a leader asks all members for the times they measured (source: ALIVE, answered by REPORT)
-//! at the end of these 2Δ it hands over to a member whose majority time is lower by more than 4ε
+//! after two such questions it hands over to a member whose majority time was lower by more than 4ε in both
 //! ```
 //!
 //! The matrix of times is built from nothing each cycle, so a member that does not report counts as unreachable. A
@@ -102,6 +102,8 @@ pub struct LatencyAware {
     /// Whether this replica could lead: its disk answers, and it does not lag.
     fit: bool,
     lags: bool,
+    /// Whether a member was better than this replica, which leads, in the last cycle.
+    was_better: bool,
     /// The member that should lead instead, while the protocol asks for advice.
     heir: Option<ReplicaId>,
     /// Whether this replica leads or tries to.
@@ -140,6 +142,7 @@ impl LatencyAware {
             asked: 0,
             fit: true,
             lags: false,
+            was_better: false,
             heir: None,
             is_active: false,
             wished: None,
@@ -189,10 +192,12 @@ impl LatencyAware {
             return;
         }
         let (rules, me) = (self.rules(), self.members.me());
-        let best = survey.best(&self.members, self.detector.times(), self.tolerance);
-        self.heir = best.map(|best| rules.heir(best, me));
+        let best = survey.best(&self.members, self.tolerance);
+        self.heir = best.filter(|_| rules.moves(self.was_better)).map(|best| rules.heir(best, me));
+        self.was_better = best.is_some();
         self.asked += 1;
-        self.survey = Some(survey.next(self.asked, now + self.period, self.detector.times(), &rules));
+        let mine = self.detector.times();
+        self.survey = Some(survey.next(self.asked, now + self.period, self.members.my_index(), mine, &rules));
         self.tell_all(Message::AskTimes { number: self.asked }, effects);
     }
 
@@ -238,7 +243,7 @@ impl LatencyAware {
 
     /// Stops asking: this replica does not lead, or no longer.
     fn ends_survey(&mut self) {
-        (self.survey, self.heir) = (None, None);
+        (self.survey, self.was_better, self.heir) = (None, false, None);
     }
 }
 

@@ -31,6 +31,8 @@ pub enum Bug {
     KeepsWishOfGone,
     /// Only the member that replaces a silent leader remembers that it failed.
     OnlyReplacerRemembers,
+    /// A leader hands over to a member that was better in one cycle.
+    MovesAfterOneCycle,
 }
 
 impl Bug {
@@ -49,6 +51,7 @@ impl Bug {
         Bug::WishStays,
         Bug::KeepsWishOfGone,
         Bug::OnlyReplacerRemembers,
+        Bug::MovesAfterOneCycle,
     ];
 }
 
@@ -73,6 +76,7 @@ pub(super) fn rules(planted: Option<crate::Bug>) -> Rules {
         Bug::OnlyReplacerRemembers => {
             rules.remembers_failure = |silent, takes_its_place| silent && takes_its_place
         }
+        Bug::MovesAfterOneCycle => rules.moves = |_| true,
     }
     rules
 }

@@ -15,6 +15,13 @@ rules! {
         lately.iter().copied().min().unwrap_or(UNREACHABLE)
     }
 
+    /// A leader hands over to the best member once some member was better in two cycles in a row. If all links become
+    /// longer at one time, members notice it one after the other, within one cycle, and leadership would move for
+    /// nothing. (In the source one cycle is enough.)
+    fn moves(was_better: bool) -> bool {
+        was_better
+    }
+
     /// What is left of a member's report in the next cycle: nothing, so that no member leads that has crashed
     /// (section 6.3.2).
     fn row_of_next_cycle(_row: Option<Vec<u64>>) -> Option<Vec<u64>> {

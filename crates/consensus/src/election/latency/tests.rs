@@ -155,16 +155,21 @@ fn a_member_that_could_not_lead_is_not_chosen() {
     for (able, by_wish, advice) in
         [(false, false, stay), (true, false, Advice::HandTo(ReplicaId(2))), (true, true, stay)]
     {
-        let number = one.asked;
-        let now = one.survey.as_ref().unwrap().ends_at();
+        // A member has to be better twice.
+        for advice in [Advice::Stay, advice] {
+            let number = one.asked;
+            let now = one.survey.as_ref().unwrap().ends_at();
+            one.answered(ReplicaId(2), now);
+            // r3 was asked by an operator to hand over, or was not.
+            let times = Message::Times { number, able: false, by_wish, times: vec![UNREACHABLE; 3] };
+            one.receive(now, ReplicaId(3), &times, &mut effects);
+            let times = Message::Times { number, able, by_wish: false, times: vec![nanos(300), 0, nanos(2)] };
+            one.receive(now, ReplicaId(2), &times, &mut effects);
+            one.on_timer(now, true, &mut effects);
+            assert_eq!(one.advice(now), advice);
+        }
+        let now = one.survey.as_ref().unwrap().ends_at() - ms(1);
         one.answered(ReplicaId(2), now);
-        // r3 was asked by an operator to hand over, or was not.
-        let times = Message::Times { number, able: false, by_wish, times: vec![UNREACHABLE; 3] };
-        one.receive(now, ReplicaId(3), &times, &mut effects);
-        let times = Message::Times { number, able, by_wish: false, times: vec![nanos(300), 0, nanos(2)] };
-        one.receive(now, ReplicaId(2), &times, &mut effects);
-        one.on_timer(now, true, &mut effects);
-        assert_eq!(one.advice(now), advice);
         one.on_timer(now, true, &mut effects);
         assert_eq!(one.advice(now), Advice::Stay, "once a cycle");
     }
@@ -537,10 +542,34 @@ fn is_remembered_by_all(planted: Option<Bug>) -> bool {
     often < 10
 }
 
+/// All links become longer at one time. Members notice it at different moments.
+fn stays_where_all_links_change(planted: Option<Bug>) -> bool {
+    let equal: Vec<Vec<u64>> =
+        (0..5).map(|from| (0..5).map(|to| u64::from(from != to) * 10).collect()).collect();
+    let stays = |start: u64| {
+        let tuning = Tuning { tolerance: ms(1), misses: 2 };
+        let mut network = Network::with(planted, 11, &equal, tuning, 0);
+        for member in 1..5 {
+            network.run_until(Time::ZERO + ms(170 * member as u64));
+            network.crash(member);
+            network.restart(member);
+        }
+        network.try_to_lead(0, Ballot { round: 1, replica: ReplicaId(1) });
+        network.run_until(Time::ZERO + ms(20_000 + start));
+        assert_eq!(network.leader(), Some(0));
+        for (from, row) in network.delays.iter_mut().enumerate() {
+            (0..5).filter(|&to| to != from).for_each(|to| row[to] += nanos(200));
+        }
+        network.run_until(seconds(60));
+        network.changes.len() == 1
+    };
+    [0, 130, 290, 470, 610, 850].into_iter().all(stays)
+}
+
 /// A bug, and a scene that goes well without it.
 type Scene = (Bug, fn(Option<Bug>) -> bool);
 
-const SCENES: [Scene; 13] = [
+const SCENES: [Scene; 14] = [
     (Bug::StandsBeforeRecord, serves_while_the_disk_of_the_best_hangs),
     (Bug::StandsWithoutQuorum, serves_while_the_best_is_cut_off),
     (Bug::NeverAbstains, leads_seldom_where_it_fails),
@@ -554,6 +583,7 @@ const SCENES: [Scene; 13] = [
     (Bug::WishStays, lets_a_wish_lapse),
     (Bug::KeepsWishOfGone, drops_the_wish_with_its_leader),
     (Bug::OnlyReplacerRemembers, is_remembered_by_all),
+    (Bug::MovesAfterOneCycle, stays_where_all_links_change),
 ];
 
 #[test]
