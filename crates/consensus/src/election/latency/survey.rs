@@ -46,6 +46,11 @@ impl Survey {
         Survey { number, ends_at, rows, by_wish }
     }
 
+    /// The member that said last that an operator moved leadership away from it.
+    pub(super) fn moved_by_wish(&self) -> Option<usize> {
+        self.by_wish.iter().position(|&by_wish| by_wish)
+    }
+
     pub(super) fn ends_at(&self) -> Time {
         self.ends_at
     }
