@@ -6,7 +6,7 @@ use synod_wire::{Ballots, Delivered, Incarnation, Slot, Time};
 
 use crate::{
     Bug, Dissemination, Effects, ElectionKind, Members, Protocol, ProtocolKind, Record, dissemination,
-    registry::protocols,
+    election, registry::protocols,
 };
 
 macro_rules! choice {
@@ -191,6 +191,8 @@ pub struct Restart {
     pub head_start: bool,
     /// The batches that were delivered through `base`.
     pub delivered: Arc<Delivered>,
+    /// What the election of the epoch before knew, if this process ran it.
+    pub memory: election::Memory,
     /// The epoch is over: what it decided is wanted, and nothing of what it held beyond that need be there any more.
     pub is_over: bool,
 }
@@ -209,6 +211,7 @@ impl Restart {
             incarnation,
             head_start: false,
             delivered: Arc::default(),
+            memory: election::Memory::default(),
             is_over: false,
         }
     }

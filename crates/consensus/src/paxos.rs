@@ -472,20 +472,21 @@ pub(crate) trait Paxos: Leads {
 
     /// An operator wants a member to lead in place of this replica.
     fn transfer(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
-        if self.role() == Role::Leader {
+        if self.ask_to_lead(to, effects) {
             self.common_mut().election.wishes(to, now);
-            self.ask_to_lead(to, effects);
         }
     }
 
     /// Asks a member to try to lead, which ends this replica's leadership. If that member does not, this replica
-    /// goes on leading.
-    fn ask_to_lead(&mut self, to: ReplicaId, effects: &mut Effects) {
+    /// goes on leading. Returns whether it was asked: only a leader asks, and only another member.
+    fn ask_to_lead(&mut self, to: ReplicaId, effects: &mut Effects) -> bool {
         let Common { members, promised, .. } = self.common();
-        if self.role() == Role::Leader && to != members.me() && members.index(to).is_some() {
+        let asks = self.role() == Role::Leader && to != members.me() && members.index(to).is_some();
+        if asks {
             let take_over = FamilyMessage::TakeOver { ballot: *promised };
             effects.send(to, Self::Message::from(take_over), Lsn::ZERO);
         }
+        asks
     }
 
     fn handle_heartbeat_ack(

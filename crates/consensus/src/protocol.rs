@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use synod_wire::{Ballot, Ballots, Batch, Delivered, Lsn, ReplicaId, Slot, Time};
 
-use crate::{Bug, Message, Options, Record, VoterSets};
+use crate::{Bug, Message, Options, Record, VoterSets, election};
 
 /// An ordering protocol: a pure state machine that is given [`Input`]s and answers with [`Effect`]s.
 ///
@@ -132,6 +132,11 @@ pub trait Protocol: CloneProtocol + std::fmt::Debug + Send {
     /// Whether another voter answered this replica, which leads, within an election time-out: if so, it is there,
     /// and remembers what it said. A voter that does not know what an earlier life said answers no leader.
     fn answers(&self, now: Time, voter: ReplicaId) -> bool;
+
+    /// What the election of the next epoch should know of this one ([`crate::Restart::memory`]).
+    fn election_memory(&self) -> election::Memory {
+        election::Memory::default()
+    }
 }
 
 /// Copies a protocol behind its trait: code that explores what can happen next tries one input on each copy, and a

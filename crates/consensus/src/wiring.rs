@@ -90,6 +90,10 @@ macro_rules! protocol {
                 self.role() == Role::Leader && self.common.election.answers(now, voter)
             }
 
+            fn election_memory(&self) -> $crate::election::Memory {
+                self.common.election.memory()
+            }
+
             fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
                 if self.role() == Role::Leader {
                     self.for_each_undelivered(see);

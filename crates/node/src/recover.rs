@@ -28,7 +28,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use synod_consensus::{Effect, Effects, Input, Members, Record, Restart, Role};
+use synod_consensus::{Effect, Effects, Input, Members, Record, Restart, Role, election};
 use synod_replica::{
     Action, ChangeRequest, Executor, Group, LogRecord, Member, Recovered, Replica, StateMachine,
 };
@@ -376,6 +376,7 @@ fn decide_accepted<S: StateMachine>(
         incarnation,
         head_start: true,
         delivered: std::sync::Arc::clone(executor.history().delivered()),
+        memory: election::Memory::default(),
         is_over: false,
     };
     let mut now = beginning();

@@ -28,7 +28,9 @@ use std::{
     sync::Arc,
 };
 
-use synod_consensus::{Bug, Control, Input, LeaderView, Members, Record, Restart, Role, Status, VoterSets};
+use synod_consensus::{
+    Bug, Control, Input, LeaderView, Members, Record, Restart, Role, Status, VoterSets, election,
+};
 use synod_wire::{Ballots, Batch, Epoch, Lsn, ReplicaId, Slot, Time};
 
 use crate::{Action, ChangeRequest, Group, LogRecord, Refusal, Replica, RequestError};
@@ -138,6 +140,7 @@ impl Replica {
             incarnation: self.incarnation,
             head_start: false,
             delivered: Arc::clone(self.history.delivered()),
+            memory: election::Memory::default(),
             is_over: false,
         }
     }

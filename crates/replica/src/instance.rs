@@ -4,7 +4,7 @@
 
 use synod_consensus::{
     Control, Effect, Effects, Input, LeaderView, Members, Message, Options, Protocol, Restart, Role, Route,
-    Status,
+    Status, election,
 };
 use synod_wire::{Lsn, ReplicaId, Time};
 
@@ -22,16 +22,25 @@ pub(crate) struct Instance {
     /// Whether the protocol was sent batches while it could not take any in, or references to batches that are not
     /// here.
     missed: bool,
+    /// What the election knew when an instance last stopped.
+    memory: election::Memory,
 }
 
 impl Instance {
     /// No instance, in a replica whose log ends with `last`.
     pub fn none(last: Lsn) -> Instance {
         let (effects, drained) = (Effects::new(last), Vec::new());
-        Instance { protocol: None, effects, drained, deadline: Time::NEVER, missed: false }
+        Instance {
+            protocol: None,
+            effects,
+            drained,
+            deadline: Time::NEVER,
+            missed: false,
+            memory: election::Memory::default(),
+        }
     }
 
-    /// Starts the protocol of an epoch. `backlogged` says that it should take nothing in yet.
+    /// Starts the protocol of an epoch. Its election begins with what the one before knew. `backlogged` says that it should take nothing in yet.
     pub fn start(
         &mut self,
         options: &Options,
@@ -40,6 +49,7 @@ impl Instance {
         backlogged: bool,
         now: Time,
     ) {
+        let restart = Restart { memory: self.memory.clone(), ..restart };
         let protocol = options.start(members, restart, now, &mut self.effects);
         self.protocol = Some(protocol);
         if backlogged {
@@ -49,7 +59,9 @@ impl Instance {
 
     /// Stops the protocol, whose last effects were carried out.
     pub fn stop(&mut self) {
-        self.protocol = None;
+        if let Some(protocol) = self.protocol.take() {
+            self.memory = protocol.election_memory();
+        }
         self.deadline = Time::NEVER;
     }
 

@@ -279,7 +279,7 @@ impl Replica {
         }
         // Looked for once, since that reads every command of the batch.
         let change = change_in(&batch);
-        if asks_for_latency(change.as_ref()) && !self.group.names_births() {
+        if self.begins_latency(change.as_ref()) && !self.group.names_births() {
             // A member that runs 0.2.0 passes over a change with an election that it does not know, and the group would
             // part. One that names births was met by all its members, each with a later program.
             return self.fail_change(&batch, RequestError::NotCaughtUp, actions);
@@ -361,14 +361,17 @@ impl Replica {
         let quorum = Threshold::Majority.least(next.voters().count());
         changes && next.voters().filter(|&id| answers(id)).count() < quorum
     }
+
+    /// Whether a change is to an election that 0.2.0 does not know, from another. A group that was begun with it has
+    /// no member of that release.
+    fn begins_latency(&self, change: Option<&Change>) -> bool {
+        matches!(change, Some(Change::Order { election: ElectionKind::Latency, .. }))
+            && self.group.election != ElectionKind::Latency
+    }
 }
 
 /// The change of the group that a batch asks for.
 fn change_in(batch: &Batch) -> Option<Change> {
     let request = batch.commands().find_map(|command| ChangeRequest::decode(command.payload).ok());
     request.map(|request| request.change)
-}
-/// Whether a change is to an election that 0.2.0 does not know.
-fn asks_for_latency(change: Option<&Change>) -> bool {
-    matches!(change, Some(Change::Order { election: ElectionKind::Latency, .. }))
 }

@@ -288,6 +288,10 @@ impl Protocol for Balanced {
         self.inner.answers(now, voter)
     }
 
+    fn election_memory(&self) -> crate::election::Memory {
+        self.inner.election_memory()
+    }
+
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
         self.inner.for_each_proposal(see);
     }

@@ -19,6 +19,7 @@ mod ballot;
 #[cfg(test)]
 mod ballot_tests;
 pub mod latency;
+mod memory;
 mod messages;
 mod planted;
 mod rotating;
@@ -27,14 +28,15 @@ mod rules;
 
 pub use ballot::BallotLeaderElection;
 pub use latency::LatencyAware;
+pub use memory::Memory;
 pub use messages::Message;
 pub use rotating::Rotating;
 
 use std::time::Duration;
 
-use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use crate::{Effects, ElectionKind, Link, Members, Options, Record};
+use crate::{Effects, ElectionKind, Link, Members, Options, Record, Restart};
 
 /// What an election advises a replica that leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +131,11 @@ pub trait Election: CloneElection + std::fmt::Debug + Send {
         None
     }
 
+    /// What the election of the next epoch should know of this one.
+    fn memory(&self) -> Memory {
+        Memory::default()
+    }
+
     /// A ballot of this replica above another.
     fn next_ballot(&self, above: Ballot) -> Ballot;
 
@@ -161,17 +168,21 @@ impl Clone for Box<dyn Election> {
     }
 }
 
-/// The election that the options name, as it is after a start.
+/// The election that the options name, as it is after a start, or at the beginning of an epoch.
 ///
 /// # Panics
 /// If the options name `randomized`, which is a part of Raft, or none: options are checked against
 /// [`crate::ProtocolKind::elections`].
 #[must_use]
-pub fn start(options: &Options, members: Members, incarnation: Incarnation, now: Time) -> Box<dyn Election> {
+pub fn start(options: &Options, members: Members, restart: &Restart, now: Time) -> Box<dyn Election> {
     match options.election {
         ElectionKind::Rotating => Box::new(Rotating::new(options, members, now)),
-        ElectionKind::Ballot => Box::new(BallotLeaderElection::new(options, members, incarnation, now)),
-        ElectionKind::Latency => Box::new(LatencyAware::new(options, members, now)),
+        ElectionKind::Ballot => {
+            Box::new(BallotLeaderElection::new(options, members, restart.incarnation, now))
+        }
+        ElectionKind::Latency => {
+            Box::new(LatencyAware::new(options, members, now).remembering(&restart.memory, now))
+        }
         ElectionKind::Randomized | ElectionKind::None => {
             unreachable!("a configuration is checked against `ProtocolKind::elections`")
         }

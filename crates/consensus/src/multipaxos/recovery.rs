@@ -105,7 +105,7 @@ impl MultiPaxos {
         now: Time,
         effects: &mut Effects,
     ) -> MultiPaxos {
-        let election = election::start(&options, members.clone(), restart.incarnation, now);
+        let election = election::start(&options, members.clone(), &restart, now);
         let before = effects.last_lsn();
         let mut replica = MultiPaxos {
             common: Common::new(options, members, election, restart.base, effects),

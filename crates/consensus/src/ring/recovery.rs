@@ -46,7 +46,7 @@ impl Ring {
         now: Time,
         effects: &mut Effects,
     ) -> Ring {
-        let election = election::start(&options, members.clone(), restart.incarnation, now);
+        let election = election::start(&options, members.clone(), &restart, now);
         let before = effects.last_lsn();
         let window_own = options.window_max;
         // The coordinator orders for all.

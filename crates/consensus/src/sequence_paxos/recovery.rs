@@ -21,7 +21,7 @@ impl SequencePaxos {
         now: Time,
         effects: &mut Effects,
     ) -> SequencePaxos {
-        let election = election::start(&options, members.clone(), restart.incarnation, now);
+        let election = election::start(&options, members.clone(), &restart, now);
         let before = effects.last_lsn();
         let mut replica = SequencePaxos {
             common: Common::new(options, members, election, restart.base, effects),

@@ -37,9 +37,12 @@ pub(super) fn check_others_follow(
     Ok(())
 }
 
-/// Refuses a change to an election that 0.2.0 passes over, while a member may run it.
+/// Refuses a change to an election that 0.2.0 passes over, while a member may run it. A group that has that election has
+/// no such member.
 pub(super) fn check_all_know_election(group: &Group, change: &Change) -> Result<(), ChangeError> {
-    if matches!(change, Change::Order { election: ElectionKind::Latency, .. }) && !group.names_births() {
+    let begins = matches!(change, Change::Order { election: ElectionKind::Latency, .. })
+        && group.election != ElectionKind::Latency;
+    if begins && !group.names_births() {
         let why = "election latency: a member may run 0.2.0, which does not know it and would part from the others: let all voters run \
                    0.3.0 or later and meet, until the group names their data directories (docs/upgrading.md)";
         return Err(ChangeError::Unacceptable(why.to_owned()));
@@ -112,6 +115,9 @@ mod tests {
         check_all_know_election(&group, &change(ElectionKind::Rotating)).expect("every release knows it");
         let why = check_all_know_election(&group, &change(ElectionKind::Latency)).unwrap_err().to_string();
         assert!(why.contains("let all voters run 0.3.0"), "{why}");
+        group.election = ElectionKind::Latency;
+        check_all_know_election(&group, &change(ElectionKind::Latency)).expect("all members know it");
+        group.election = options.election;
         group.members[1].birth = Some(7);
         check_all_know_election(&group, &change(ElectionKind::Latency)).expect("all have met");
     }

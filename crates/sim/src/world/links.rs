@@ -61,7 +61,7 @@ impl World {
         checks.batches.sent(message);
         if let PeerMessage::Protocol { epoch, message } = message {
             if group == FIRST && message.body().class() == Class::Transfer {
-                self.trials.asked_to_lead(to);
+                self.trials.asked_to_lead(from, to);
             }
             let more = message.body().promise_page().is_some_and(|page| page.more);
             if more && self.plan.faults.between_pages.hit(&mut self.rng) {

@@ -59,8 +59,8 @@ pub(super) struct Trials {
     rng: Rng,
     left: u32,
     phase: Phase,
-    /// The replicas that were asked to take over since links were cut.
-    asked: Vec<usize>,
+    /// Leaders, and the replicas that each asked to take over, since links were cut or leadership moved.
+    asked: Vec<(usize, usize)>,
     /// How often leadership has moved since.
     moves: u32,
     /// How rough the world is between trials.
@@ -105,10 +105,15 @@ impl Trials {
     }
 
     /// A leader asks a replica to take over.
-    pub(super) fn asked_to_lead(&mut self, heir: usize) {
-        if self.is_on() && !self.asked.contains(&heir) {
-            self.asked.push(heir);
+    pub(super) fn asked_to_lead(&mut self, leader: usize, heir: usize) {
+        if self.is_on() && !self.asked.contains(&(leader, heir)) {
+            self.asked.push((leader, heir));
         }
+    }
+
+    /// The replicas that were asked.
+    fn heirs(&self) -> Vec<usize> {
+        self.asked.iter().map(|&(_, heir)| heir).collect()
     }
 }
 
@@ -191,7 +196,7 @@ impl World {
                 self.now.since(cut.since),
                 cut.topology,
                 self.trials.moves,
-                in_words(&self.trials.asked),
+                in_words(&self.trials.heirs()),
                 self.roles()
             )
         })?;
@@ -227,15 +232,17 @@ impl World {
             )
         })?;
         let Some(leader) = leader else { return Ok(()) };
-        self.demand_of_election(self.trials.asked.contains(&leader), || {
+        self.demand_of_election(self.trials.heirs().contains(&leader), || {
             format!(
                 "r{} leads ({}), and was not asked to take over, as were {}; {}",
                 leader + 1,
                 cut.topology,
-                in_words(&self.trials.asked),
+                in_words(&self.trials.heirs()),
                 self.roles()
             )
         })?;
+        // What an earlier leader asked is over.
+        self.trials.asked.retain(|&(asker, _)| asker == leader);
         self.goes_on(cut, leader);
         Ok(())
     }

@@ -10,7 +10,7 @@
 //! Δ := election time-out / 3
 //! every 2Δ a member pings all others                             (source: every η)
 //! every 2Δ a leader asks all members for the times they measured (source: ALIVE, answered by REPORT)
-//! at the end of these 2Δ it hands over to a member whose majority time is lower by more than 4ε
+//! after two such questions it hands over to a member whose majority time was lower by more than 4ε in both
 //! ```
 //!
 //! The matrix of times is built from nothing each cycle, so a member that does not report counts as unreachable. A
@@ -23,6 +23,7 @@
 
 mod abstention;
 mod detector;
+mod memory;
 mod planted;
 mod preparation;
 mod rules;
@@ -30,6 +31,7 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
+pub use memory::Memory;
 pub use planted::Bug;
 pub use rules::majority_time;
 
@@ -102,6 +104,8 @@ pub struct LatencyAware {
     /// Whether this replica could lead: its disk answers, and it does not lag.
     fit: bool,
     lags: bool,
+    /// Whether a member was better than this replica, which leads, in the last cycle.
+    was_better: bool,
     /// The member that should lead instead, while the protocol asks for advice.
     heir: Option<ReplicaId>,
     /// Whether this replica leads or tries to.
@@ -119,6 +123,8 @@ pub struct LatencyAware {
     preparation: Option<Preparation>,
     /// The leader that asked this replica, which stood for that reason.
     asked_by: Option<ReplicaId>,
+    /// The ballot of the last rehearsal that was heard, and when.
+    rehearsed: Option<(Ballot, Time)>,
     /// How often it was asked.
     prepared: u64,
 }
@@ -140,6 +146,7 @@ impl LatencyAware {
             asked: 0,
             fit: true,
             lags: false,
+            was_better: false,
             heir: None,
             is_active: false,
             wished: None,
@@ -148,11 +155,22 @@ impl LatencyAware {
             doubts: vec![Abstention::new(timeout * ABSTAINS_TIMEOUTS); members.count()],
             preparation: None,
             asked_by: None,
+            rehearsed: None,
             prepared: 0,
             members,
         };
         election.abstain(now);
         election
+    }
+
+    /// This election with what that of the epoch before knew: in an epoch that begins in a process that ran the one
+    /// before, nobody has started.
+    pub(super) fn remembering(mut self, memory: &super::Memory, now: Time) -> LatencyAware {
+        let rules = self.rules();
+        if let Some(memory) = memory.latency.as_ref().filter(|memory| rules.counts_in_next_epoch(memory)) {
+            memory.restore(&mut self, now);
+        }
+        self
     }
 
     fn rules(&self) -> Rules {
@@ -189,10 +207,12 @@ impl LatencyAware {
             return;
         }
         let (rules, me) = (self.rules(), self.members.me());
-        let best = survey.best(&self.members, self.detector.times(), self.tolerance);
-        self.heir = best.map(|best| rules.heir(best, me));
+        let best = survey.best(&self.members, self.tolerance);
+        self.heir = best.filter(|_| rules.moves(self.was_better)).map(|best| rules.heir(best, me));
+        self.was_better = best.is_some();
         self.asked += 1;
-        self.survey = Some(survey.next(self.asked, now + self.period, self.detector.times(), &rules));
+        let mine = self.detector.times();
+        self.survey = Some(survey.next(self.asked, now + self.period, self.members.my_index(), mine, &rules));
         self.tell_all(Message::AskTimes { number: self.asked }, effects);
     }
 
@@ -200,14 +220,19 @@ impl LatencyAware {
     fn end_preparation(&mut self, now: Time) {
         if self.preparation.as_ref().is_some_and(|preparation| now >= preparation.ends_at()) {
             self.preparation = None;
-            self.abstain(now);
+            // An operator's program asks again and again; that is one failure.
+            if !self.rules().spares(self.abstains.is_on(now)) {
+                self.abstain(now);
+            }
         }
     }
 
-    /// Whether this replica was asked to take over, and made sure that it can.
-    fn is_prepared(&self) -> bool {
+    /// Whether this replica was asked to take over, and made sure in time that it can.
+    fn is_prepared(&self, now: Time) -> bool {
         let rules = self.rules();
-        self.preparation.as_ref().is_some_and(|preparation| preparation.is_complete(&self.members, &rules))
+        let in_time = |preparation: &&Preparation| rules.is_in_time(now, preparation.ends_at());
+        let preparation = self.preparation.as_ref().filter(in_time);
+        preparation.is_some_and(|preparation| preparation.is_complete(&self.members, &rules))
     }
 
     fn tell_all(&self, message: Message, effects: &mut Effects) {
@@ -215,11 +240,13 @@ impl LatencyAware {
     }
 
     /// A member leads, or tries to, in place of another. Whether that one failed counts for longer than its process.
-    fn remember_failure(&mut self, successor: ReplicaId, now: Time) {
-        let (me, rules) = (self.members.me(), self.rules());
+    fn remember_failure(&mut self, ballot: Ballot, now: Time) {
+        let (me, successor, rules) = (self.members.me(), ballot.replica, self.rules());
         let replaced = self.failures.owner().filter(|&owner| owner != me && owner != successor);
         let Some(index) = replaced.and_then(|owner| self.members.index(owner)) else { return };
-        if rules.remembers_failure(self.failures.owner_is_silent(now), successor == me) {
+        let lately = |&(asked, at): &(Ballot, Time)| asked == ballot && now.since(at) <= self.timeout;
+        let rehearsed = self.rehearsed.as_ref().is_some_and(lately);
+        if rules.remembers_failure(self.failures.owner_is_silent(now), rehearsed, successor == me) {
             self.doubts[index].begins(now, &rules);
         }
     }
@@ -238,7 +265,7 @@ impl LatencyAware {
 
     /// Stops asking: this replica does not lead, or no longer.
     fn ends_survey(&mut self) {
-        (self.survey, self.heir) = (None, None);
+        (self.survey, self.was_better, self.heir) = (None, false, None);
     }
 }
 
@@ -282,7 +309,12 @@ impl Election for LatencyAware {
             Message::HeartbeatRequest { .. }
             | Message::HeartbeatReply { .. }
             | Message::Rehearse { .. }
-            | Message::RehearseReply { .. } => self.failures.receive(now, from, message, effects),
+            | Message::RehearseReply { .. } => {
+                if let Message::Rehearse { ballot } = message {
+                    self.rehearsed = Some((*ballot, now));
+                }
+                self.failures.receive(now, from, message, effects);
+            }
         }
     }
 
@@ -310,7 +342,7 @@ impl Election for LatencyAware {
     }
 
     fn promised(&mut self, ballot: Ballot, now: Time) {
-        self.remember_failure(ballot.replica, now);
+        self.remember_failure(ballot, now);
         self.failures.promised(ballot, now);
         self.ends_survey();
         self.preparation = None;
@@ -395,12 +427,16 @@ impl Election for LatencyAware {
         (nanos != rules::UNREACHABLE).then(|| Duration::from_nanos(nanos))
     }
 
+    fn memory(&self) -> super::Memory {
+        super::Memory { latency: Some(Memory::of(self)) }
+    }
+
     fn next_ballot(&self, above: Ballot) -> Ballot {
         self.failures.next_ballot(above)
     }
 
     fn candidacy(&mut self, now: Time, current: Ballot, effects: &mut Effects) -> Option<Ballot> {
-        if self.is_prepared() {
+        if self.is_prepared(now) {
             self.preparation = None;
             self.asked_by = self.failures.owner();
             return Some(self.next_ballot(current));
@@ -421,7 +457,7 @@ impl Election for LatencyAware {
 
     fn deadline(&self, current: Ballot) -> Time {
         let prepared_at = match &self.preparation {
-            Some(_) if self.is_prepared() => Time::ZERO,
+            Some(preparation) if preparation.is_complete(&self.members, &self.rules()) => Time::ZERO,
             Some(preparation) => preparation.ends_at(),
             None => Time::NEVER,
         };

@@ -31,6 +31,16 @@ pub enum Bug {
     KeepsWishOfGone,
     /// Only the member that replaces a silent leader remembers that it failed.
     OnlyReplacerRemembers,
+    /// A leader hands over to a member that was better in one cycle.
+    MovesAfterOneCycle,
+    /// A member that heard the leader to the end does not remember that it failed.
+    BystanderForgets,
+    /// Nothing that is known of members counts in the next epoch.
+    ForgetsWithEpoch,
+    /// Each request to take over that is not followed in time is a failure, also where many come in a row.
+    CountsEachRequest,
+    /// A member that has made sure too late that it can lead stands all the same.
+    StandsLate,
 }
 
 impl Bug {
@@ -49,6 +59,11 @@ impl Bug {
         Bug::WishStays,
         Bug::KeepsWishOfGone,
         Bug::OnlyReplacerRemembers,
+        Bug::MovesAfterOneCycle,
+        Bug::BystanderForgets,
+        Bug::ForgetsWithEpoch,
+        Bug::CountsEachRequest,
+        Bug::StandsLate,
     ];
 }
 
@@ -71,8 +86,13 @@ pub(super) fn rules(planted: Option<crate::Bug>) -> Rules {
         Bug::WishStays => rules.wish_waits = |_| std::time::Duration::MAX / 4,
         Bug::KeepsWishOfGone => rules.keeps_wish = |_, _| true,
         Bug::OnlyReplacerRemembers => {
-            rules.remembers_failure = |silent, takes_its_place| silent && takes_its_place
+            rules.remembers_failure = |silent, _, takes_its_place| silent && takes_its_place
         }
+        Bug::MovesAfterOneCycle => rules.moves = |_| true,
+        Bug::BystanderForgets => rules.remembers_failure = |silent, _, _| silent,
+        Bug::ForgetsWithEpoch => rules.counts_in_next_epoch = |_| false,
+        Bug::CountsEachRequest => rules.spares = |_| false,
+        Bug::StandsLate => rules.is_in_time = |_, _| true,
     }
     rules
 }

@@ -3,8 +3,9 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use synod_wire::{ReplicaId, Slot};
+use synod_wire::{ReplicaId, Slot, Time};
 
+use super::Memory;
 use crate::{VoterSets, rules::rules};
 
 rules! {
@@ -13,6 +14,13 @@ rules! {
     /// last one, where computation takes no time; sections 6.2 and 6.3.1.)
     fn time_of(lately: &VecDeque<u64>) -> u64 {
         lately.iter().copied().min().unwrap_or(UNREACHABLE)
+    }
+
+    /// A leader hands over to the best member once some member was better in two cycles in a row. If all links become
+    /// longer at one time, members notice it one after the other, within one cycle, and leadership would move for
+    /// nothing. (In the source one cycle is enough.)
+    fn moves(was_better: bool) -> bool {
+        was_better
     }
 
     /// What is left of a member's report in the next cycle: nothing, so that no member leads that has crashed
@@ -41,9 +49,25 @@ rules! {
     }
 
     /// Every member remembers that a leader failed when another takes the place of a silent one, and not only the
-    /// member that takes it: that one may hand over.
-    fn remembers_failure(silent: bool, _takes_its_place: bool) -> bool {
-        silent
+    /// member that takes it: that one may hand over. A member that heard the leader to the end knows by the rehearsal
+    /// that others did not: one that the leader asks to take over does not rehearse.
+    fn remembers_failure(silent: bool, rehearsed: bool, _takes_its_place: bool) -> bool {
+        silent || rehearsed
+    }
+
+    /// What is known of members, and of an operator's wish, counts in the next epoch, too.
+    fn counts_in_next_epoch(_known: &Memory) -> bool {
+        true
+    }
+
+    /// Whether a member that did not take over in time is not left out for longer because of that: it is left out.
+    fn spares(is_left_out: bool) -> bool {
+        is_left_out
+    }
+
+    /// A member that was asked to take over stands before its time is over, and not after it.
+    fn is_in_time(now: Time, ends_at: Time) -> bool {
+        now < ends_at
     }
 
     /// A member answers each question of a leader, also one from which it learns of it (Algorithm 6.1, lines 18 to 25,

@@ -13,7 +13,7 @@ use crate::Members;
 pub(super) struct Survey {
     number: u64,
     ends_at: Time,
-    /// What each member measured, if it reported and could lead.
+    /// What each member measured, if it reported and could lead; and this replica.
     rows: Vec<Option<Vec<u64>>>,
     /// Whether each member said last that an operator moved leadership away from it. That counts until the member says
     /// otherwise or is unreachable, since a report may be lost or late.
@@ -36,13 +36,19 @@ impl Survey {
         Survey { number, ends_at, rows: vec![None; members], by_wish }
     }
 
-    /// The cycle after this one. `mine` are the leader's own times.
-    pub(super) fn next(self, number: u64, ends_at: Time, mine: &[u64], rules: &Rules) -> Survey {
-        let rows = self.rows.into_iter().map(|row| rules.row_of_next_cycle(row)).collect();
+    /// The cycle after this one. `mine` are the times of the leader, `me`, as it asks: those of the others are as old.
+    pub(super) fn next(self, number: u64, ends_at: Time, me: usize, mine: &[u64], rules: &Rules) -> Survey {
+        let mut rows: Vec<_> = self.rows.into_iter().map(|row| rules.row_of_next_cycle(row)).collect();
+        rows[me] = Some(mine.to_vec());
         let reached = mine.iter().map(|&time| time != UNREACHABLE);
         let said = self.by_wish.into_iter().zip(reached);
         let by_wish = said.map(|(said, reached)| rules.wish_of_next_cycle(said, reached)).collect();
         Survey { number, ends_at, rows, by_wish }
+    }
+
+    /// The member that said last that an operator moved leadership away from it.
+    pub(super) fn moved_by_wish(&self) -> Option<usize> {
+        self.by_wish.iter().position(|&by_wish| by_wish)
     }
 
     pub(super) fn ends_at(&self) -> Time {
@@ -59,23 +65,17 @@ impl Survey {
         }
     }
 
-    /// The member that should lead in place of this replica, whose own times are `mine`; nobody after an operator moved
-    /// leadership.
-    pub(super) fn best(&self, members: &Members, mine: &[u64], tolerance: Duration) -> Option<ReplicaId> {
+    /// The member that should lead in place of this replica; nobody after an operator moved leadership.
+    pub(super) fn best(&self, members: &Members, tolerance: Duration) -> Option<ReplicaId> {
         if self.by_wish.contains(&true) {
             return None;
         }
-        let me = members.me();
-        let row_of = |voter: ReplicaId| match members.index(voter) {
-            Some(_) if voter == me => Some(mine),
-            Some(index) => self.rows[index].as_deref(),
-            None => None,
-        };
+        let row_of = |voter: ReplicaId| self.rows[members.index(voter)?].as_deref();
         let time = |voter: ReplicaId| {
             let Some(row) = row_of(voter) else { return UNREACHABLE };
             let to = |other| members.index(other).map_or(UNREACHABLE, |index| row[index]);
             majority_time(members.voters(), to)
         };
-        better_leader(members.voters(), me, tolerance, time)
+        better_leader(members.voters(), members.me(), tolerance, time)
     }
 }
