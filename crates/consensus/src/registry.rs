@@ -370,6 +370,12 @@ mod tests {
         for (name, kind) in ProtocolKind::ALL.iter().chain(ProtocolKind::LABORATORY) {
             assert_eq!(name.parse(), Ok(*kind));
         }
-        assert!("no-such".parse::<ProtocolKind>().unwrap_err().to_string().contains(", ring, kernel-paxos, rounds"));
+        assert!(
+            "no-such"
+                .parse::<ProtocolKind>()
+                .unwrap_err()
+                .to_string()
+                .contains(", ring, kernel-paxos, rounds")
+        );
     }
 }

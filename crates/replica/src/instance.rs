@@ -40,7 +40,8 @@ impl Instance {
         }
     }
 
-    /// Starts the protocol of an epoch. Its election begins with what the one before knew. `backlogged` says that it should take nothing in yet.
+    /// Starts the protocol of an epoch. Its election begins with what the one before knew. `backlogged` says that it
+    /// should take nothing in yet.
     pub fn start(
         &mut self,
         options: &Options,

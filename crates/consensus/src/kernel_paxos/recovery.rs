@@ -44,7 +44,7 @@ impl KernelPaxos {
         now: Time,
         effects: &mut Effects,
     ) -> KernelPaxos {
-        let election = election::start(&options, members.clone(), restart.incarnation, now);
+        let election = election::start(&options, members.clone(), &restart, now);
         let before = effects.last_lsn();
         let mut replica = KernelPaxos {
             voter: Voter::new(&members, KernelPaxos::ring_slots(&options), restart.base),

@@ -37,8 +37,8 @@ pub(super) fn check_others_follow(
     Ok(())
 }
 
-/// Refuses a change to an election that 0.2.0 passes over, while a member may run it. A group that has that election has
-/// no such member.
+/// Refuses a change to an election that 0.2.0 passes over, while a member may run it. A group that has that election
+/// has no such member.
 pub(super) fn check_all_know_election(group: &Group, change: &Change) -> Result<(), ChangeError> {
     let begins = matches!(change, Change::Order { election: ElectionKind::Latency, .. })
         && group.election != ElectionKind::Latency;
