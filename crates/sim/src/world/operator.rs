@@ -452,9 +452,9 @@ impl World {
 }
 
 /// Another protocol or election, with some options. A group that began with a protocol of the laboratory may go back to
-/// one.
+/// it.
 fn draw_order(rng: &mut Rng, group: &Group, begun_with: ProtocolKind) -> Option<Change> {
-    let laboratory = ProtocolKind::LABORATORY.iter().filter(|_| begun_with.laboratory().is_some());
+    let laboratory = ProtocolKind::LABORATORY.iter().filter(|(_, kind)| *kind == begun_with);
     let orders = ProtocolKind::ALL.iter().chain(laboratory).flat_map(|(_, protocol)| {
         suspecting(*protocol).into_iter().map(move |election| (*protocol, election))
     });
