@@ -87,7 +87,8 @@ impl Cluster {
                 Effect::Append { record, .. } => self.nodes[at].log.push(record),
                 Effect::Send { to, message, after } => self.nodes[at].held.push((to, message, after)),
                 Effect::Deliver { slot, batch, .. } => {
-                    if *self.chosen.entry(slot).or_insert_with(|| batch.clone()) != batch {
+                    let chosen = self.chosen.entry(slot).or_insert_with(|| batch.clone());
+                    if *chosen != batch {
                         self.wrong = Some(Wrong::Agreement);
                     }
                 }
