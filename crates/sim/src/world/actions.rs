@@ -340,8 +340,10 @@ impl World {
         Ok(())
     }
 
-    /// The reference of a state has come to its next point.
+    /// The reference of a state has come to its next point, which only the store's leases look at.
     fn executed_by_reference(&mut self, at: GroupId) -> Checked {
+        #[cfg(not(feature = "kv"))]
+        let _ = at;
         #[cfg(feature = "kv")]
         if at == FIRST {
             self.leases_end();
