@@ -2,6 +2,8 @@
 
 mod elections;
 mod families;
+mod faults;
+mod groups;
 mod raft_options;
 
 use std::{fmt, time::Duration};
@@ -13,8 +15,7 @@ use synod_consensus::{
     ring::{self, RingDecision, RingLearners, RingOrder, RingVoters},
     sequence_paxos,
 };
-use synod_replica::{REQUEST_BYTES_MIN, Settings, Skips, StateTransfer, Take};
-use synod_wire::GroupId;
+use synod_replica::{REQUEST_BYTES_MIN, Settings, StateTransfer};
 
 use crate::{
     network::{NetworkPlan, Wire, between},
@@ -24,6 +25,9 @@ use crate::{
 pub use crate::watches::WatchPlan;
 pub(crate) use elections::{latency_aware, suspecting};
 pub use families::Family;
+pub use faults::{BridgePlan, FaultPlan, FaultWeights, JointPlan};
+use faults::{draw_faults, draw_time};
+pub use groups::Merging;
 use raft_options::{draw_appends, draw_raft, draw_rounds};
 pub use synod_storage::{Durability, Ending};
 
@@ -83,39 +87,6 @@ pub struct Plan {
     pub duration: Duration,
 }
 
-/// How groups are merged into one order.
-#[derive(Clone, Debug)]
-pub struct Merging {
-    /// How many batches of a group come in a row.
-    pub take: Take,
-    /// How groups skip.
-    pub skips: Skips,
-    /// The groups that clients ask; the others are idle.
-    pub busy: Vec<GroupId>,
-    /// A bug of the merge.
-    #[cfg(feature = "planted-bugs")]
-    pub planted: Option<synod_replica::MergeBug>,
-}
-
-impl Merging {
-    /// What a seed draws for this many groups.
-    fn draw(seed: u64, groups: usize) -> Merging {
-        let rng = &mut Rng::with_seed(seed ^ 0x3e_26_ed);
-        let take = Take::new(rng.u32(1..=4)).expect("at least 1");
-        let skips =
-            pick(rng, &[Skips::Follow, Skips::Follow, Skips::Demand, Skips::Lambda(20), Skips::Lambda(200)]);
-        let everybody = rng.u8(0..3) > 0;
-        let busy = (0..groups as u16).filter(|group| *group == 0 || everybody || rng.bool());
-        Merging {
-            take,
-            skips,
-            busy: busy.map(GroupId).collect(),
-            #[cfg(feature = "planted-bugs")]
-            planted: None,
-        }
-    }
-}
-
 /// How disks behave.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskPlan {
@@ -153,94 +124,6 @@ impl FilesPlan {
     /// Nothing fails.
     pub const CALM: FilesPlan =
         FilesPlan { sync_fails: 0, dir_sync_fails: 0, full: 0, starts_fail: Odds::NEVER };
-}
-
-/// The faults, and how often each happens.
-#[derive(Clone, Copy, Debug)]
-pub struct FaultPlan {
-    /// Time from one fault to the next.
-    pub gap: Span,
-    /// How long a fault lasts.
-    pub lasts: Span,
-    /// How often a pause lasts far longer than every time-out.
-    pub long_pauses: Odds,
-    /// How often the leader is the victim of a fault that hits one replica.
-    pub leader: Odds,
-    /// How often a replica crashes between any two of its steps.
-    pub any_step: Odds,
-    /// The weight of each kind of fault; zero if it does not happen.
-    pub weights: FaultWeights,
-    /// How often a replica crashes right after it has sent a page of a promise that is not the last.
-    pub between_pages: Odds,
-    /// What happens together with a bridge.
-    pub bridge: BridgePlan,
-    /// What happens as soon as two groups of voters must agree.
-    pub joint: JointPlan,
-}
-
-/// What happens together with [`FaultWeights::bridge`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BridgePlan {
-    /// The leader is asked just before to hand over to the other side.
-    pub transfer: Odds,
-    /// The disk of the leader stalls.
-    pub stall: Odds,
-    /// A replica on the leader's side is asked to lead as well: it becomes a candidate that reaches no quorum.
-    pub rival: Odds,
-    /// An operator on the other side asks for a new epoch.
-    pub epoch: Odds,
-    /// Whether only a leader with a long time-out is cut off, so that the others elect another by themselves
-    /// while it goes on. Mostly the bridge reaches its side only after that, and brings many slots at once.
-    pub elects: bool,
-}
-
-/// Crashes within some time after a change of voters has begun that takes two steps.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct JointPlan {
-    /// How often the leader crashes.
-    pub leader: Odds,
-    /// How often all replicas crash.
-    pub all: Odds,
-    /// The longest time from the beginning of the change to the crash.
-    pub wait_max: Duration,
-}
-
-/// Weights of faults; see [`FaultPlan`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct FaultWeights {
-    /// A replica crashes and is restarted.
-    pub crash: u32,
-    /// All replicas crash at once.
-    pub crash_all: u32,
-    /// A replica crashes and finds its log lost or damaged.
-    pub lose_log: u32,
-    /// A replica crashes and finds its newest snapshot damaged.
-    pub lose_snapshot: u32,
-    /// A replica stops, and continues with its old state.
-    pub pause: u32,
-    /// A replica's clock jumps forward, by up to many time-outs.
-    pub jump: u32,
-    /// Two groups of replicas do not reach each other.
-    pub split: u32,
-    /// Some pairs of replicas do not reach each other, in both directions or in one.
-    pub partial: u32,
-    /// A replica reaches no other, or no other reaches it.
-    pub one_way: u32,
-    /// The leader and some others are cut off from a quorum, and one replica reaches both sides; mostly the leader is
-    /// asked to hand over to the other side just before.
-    pub bridge: u32,
-    /// A disk does not answer.
-    pub stall: u32,
-    /// Sessions end.
-    pub reset: u32,
-    /// An operator asks for changes of the group.
-    pub change: u32,
-    /// An operator wants another replica to lead.
-    pub transfer: u32,
-    /// A replica's disk is copied, or an older copy takes its place.
-    pub restore: u32,
-    /// A replica loses all its data, and is started as if it had never run.
-    pub wipe: u32,
 }
 
 /// The changes that an operator makes when [`FaultWeights::change`] has its turn.
@@ -398,52 +281,6 @@ impl Plan {
     #[must_use]
     pub fn draw(seed: u64, protocol: ProtocolKind) -> Plan {
         Plan::draw_with(seed, protocol, Plan::draw_election(seed, protocol))
-    }
-
-    /// The same with this many groups on each node, of which the others follow the first one. What rests on one group
-    /// is left out: leases, those who watch, trials, backups, real files, and the loss of what disks hold.
-    ///
-    /// # Panics
-    /// There is no group.
-    #[must_use]
-    pub fn of_groups(mut self, groups: usize) -> Plan {
-        assert!(groups > 0, "a node hosts a group");
-        self.groups = groups;
-        if groups > 1 {
-            let weights = &mut self.faults.weights;
-            (weights.lose_log, weights.lose_snapshot, weights.restore, weights.wipe) = (0, 0, 0, 0);
-            (self.begins_with_backup, self.disk.files, self.trials) = (false, None, 0);
-            (self.clients.leases, self.clients.outlives_leases) = (0, false);
-            (self.watches, self.durability) = (WatchPlan::NONE, Durability::Sync);
-            self.changes.follows = false;
-        }
-        self
-    }
-
-    /// The same with this many groups on each node, which are merged into one order. They have one state machine, so
-    /// clients use leases, and are watched, as with one group.
-    ///
-    /// # Panics
-    /// There are not several groups.
-    #[must_use]
-    pub fn merging(self, groups: usize) -> Plan {
-        assert!(groups > 1, "what is merged is several groups");
-        let (clients, watches) = (self.clients, self.watches);
-        let mut plan = self.of_groups(groups);
-        (plan.clients, plan.watches) = (clients, watches);
-        plan.merging = Some(Merging::draw(plan.seed, groups));
-        std::iter::once(&mut plan.settings).chain(&mut plan.own).for_each(|settings| settings.merged = true);
-        plan
-    }
-
-    /// How many state machines each node has.
-    pub(crate) fn states(&self) -> usize {
-        if self.merging.is_some() { 1 } else { self.groups }
-    }
-
-    /// The group by which the state machine of a group is named.
-    pub(crate) fn state_of(&self, group: GroupId) -> GroupId {
-        if self.merging.is_some() { GroupId::FIRST } else { group }
     }
 
     /// The election that a seed draws from those of a protocol. It is drawn separately, so that the rest of a
@@ -772,41 +609,6 @@ fn draw_disk(rng: &mut Rng) -> DiskPlan {
     }
 }
 
-fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
-    let mut weight = |most: u32| if rng.u8(0..3) > 0 { rng.u32(1..=most) } else { 0 };
-    let weights = FaultWeights {
-        crash: weight(10),
-        crash_all: weight(2),
-        lose_log: weight(3),
-        lose_snapshot: weight(2),
-        pause: weight(5),
-        jump: 0,
-        split: weight(5),
-        partial: weight(5),
-        one_way: weight(5),
-        bridge: 0,
-        stall: weight(4),
-        reset: weight(4),
-        change: 0,
-        transfer: 0,
-        restore: 0,
-        wipe: 0,
-    };
-    // The time from one fault to the next ranges from rare faults to faults before the last one is over.
-    let gap = election_timeout * pick(rng, &[1, 3, 6]);
-    FaultPlan {
-        gap: (gap / 4, gap * 2),
-        lasts: (election_timeout / 20, election_timeout * pick(rng, &[1, 3])),
-        long_pauses: Odds::NEVER,
-        leader: Odds::percent(50),
-        any_step: Odds::per_million(pick(rng, &[0, 0, 200, 1_000])),
-        weights,
-        between_pages: Odds::NEVER,
-        bridge: BridgePlan::default(),
-        joint: JointPlan::default(),
-    }
-}
-
 /// How batches and snapshots travel. It is drawn separately, so that the rest of a seed's plan does not depend on it.
 fn draw_transfer(seed: u64, protocol: ProtocolKind, settings: &mut Settings) {
     let drawn = Plan::draw_dissemination(seed);
@@ -832,13 +634,6 @@ fn draw_bytes(seed: u64, settings: &mut Settings, clients: &mut ClientPlan) {
     if rng.u8(0..6) == 0 {
         clients.padding_max = LARGE_PADDING;
     }
-}
-
-/// Draws pauses and jumps of clocks, separately.
-fn draw_time(seed: u64, faults: &mut FaultPlan) {
-    let mut rng = Rng::with_seed(seed ^ 0xc1_0c_45);
-    faults.long_pauses = pick(&mut rng, &[Odds::NEVER, Odds::percent(20), Odds::percent(60)]);
-    faults.weights.jump = pick(&mut rng, &[0, 1, 4]);
 }
 
 /// For every second pair of seeds, draws settings for each replica: those that docs/operating.md calls the
