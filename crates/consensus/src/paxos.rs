@@ -155,6 +155,21 @@ impl Common {
         self.reported.leader(LeaderView { ballot, leader: Some(ballot.replica) }, effects);
     }
 
+    /// What a replica without its memory takes from a message of this ballot: how far decisions go, and which replica
+    /// leads, if that one sent it.
+    pub(crate) fn heard_without_memory(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        (ballot, decided): (Ballot, Slot),
+        effects: &mut Effects,
+    ) {
+        self.decided_elsewhere = self.decided_elsewhere.max(decided);
+        if ballot.replica == from && ballot >= self.reported.view.ballot {
+            self.heard_of_leader(now, ballot, effects);
+        }
+    }
+
     /// Whether this follower has heard nothing of its leader for long, and reaches no quorum.
     fn has_lost_leader(&self, now: Time) -> bool {
         let silence = self.options.election_timeout * SILENT_TIMEOUTS;

@@ -132,10 +132,7 @@ impl KernelPaxos {
         else {
             return;
         };
-        self.common.decided_elsewhere = self.common.decided_elsewhere.max(*decided);
-        if ballot.replica == from && *ballot >= self.common.reported.view.ballot {
-            self.common.heard_of_leader(now, *ballot, effects);
-        }
+        self.common.heard_without_memory(now, from, (*ballot, *decided), effects);
     }
 
     // What the replica around it knows.

@@ -127,9 +127,6 @@ impl Ring {
         else {
             return;
         };
-        self.common.decided_elsewhere = self.common.decided_elsewhere.max(*decided);
-        if ballot.replica == from && *ballot >= self.common.reported.view.ballot {
-            self.common.heard_of_leader(now, *ballot, effects);
-        }
+        self.common.heard_without_memory(now, from, (*ballot, *decided), effects);
     }
 }

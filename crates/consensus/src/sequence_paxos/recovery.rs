@@ -177,10 +177,7 @@ impl SequencePaxos {
             Message::AcceptSync(sync) => (sync.ballot, sync.decided),
             _ => return,
         };
-        self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
-        if ballot.replica == from && ballot >= self.common.reported.view.ballot {
-            self.common.heard_of_leader(now, ballot, effects);
-        }
+        self.common.heard_without_memory(now, from, (ballot, decided), effects);
     }
 }
 
