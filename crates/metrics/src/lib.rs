@@ -116,15 +116,9 @@ impl Families<'_, '_> {
         help: &str,
         values: impl IntoIterator<Item = (L, u64)>,
     ) -> fmt::Result {
-        let mut values = values.into_iter().peekable();
-        if values.peek().is_none() {
-            return Ok(());
-        }
-        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (labels, value) in values {
-            encoder.encode_family(&labels)?.encode_gauge(&signed(value))?;
-        }
-        Ok(())
+        self.family(name, help, (None, MetricType::Gauge), values, |mut encoder, value| {
+            encoder.encode_gauge(&signed(value))
+        })
     }
 
     /// Writes a gauge of time for each set of labels: `NAME_seconds`.
@@ -137,13 +131,27 @@ impl Families<'_, '_> {
         help: &str,
         values: impl IntoIterator<Item = (L, Duration)>,
     ) -> fmt::Result {
+        self.family(name, help, (Some(&Unit::Seconds), MetricType::Gauge), values, |mut encoder, value| {
+            encoder.encode_gauge(&value.as_secs_f64())
+        })
+    }
+
+    /// Writes a value for each set of labels. A family without any is left out.
+    fn family<L: EncodeLabelSet, T>(
+        &mut self,
+        name: &str,
+        help: &str,
+        (unit, kind): (Option<&Unit>, MetricType),
+        values: impl IntoIterator<Item = (L, T)>,
+        mut encode: impl FnMut(MetricEncoder<'_>, T) -> fmt::Result,
+    ) -> fmt::Result {
         let mut values = values.into_iter().peekable();
         if values.peek().is_none() {
             return Ok(());
         }
-        let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
+        let mut encoder = self.0.encode_descriptor(name, help, unit, kind)?;
         for (labels, value) in values {
-            encoder.encode_family(&labels)?.encode_gauge(&value.as_secs_f64())?;
+            encode(encoder.encode_family(&labels)?, value)?;
         }
         Ok(())
     }
@@ -185,16 +193,9 @@ impl Families<'_, '_> {
         help: &str,
         values: impl IntoIterator<Item = (L, Duration)>,
     ) -> fmt::Result {
-        let mut values = values.into_iter().peekable();
-        if values.peek().is_none() {
-            return Ok(());
-        }
-        let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
-        for (labels, value) in values {
-            let seconds = value.as_secs_f64();
-            encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
-        }
-        Ok(())
+        self.family(name, help, (Some(&Unit::Seconds), MetricType::Counter), values, |mut encoder, value| {
+            encoder.encode_counter::<NoLabelSet, _, u64>(&value.as_secs_f64(), None)
+        })
     }
 
     /// Writes a counter for each set of labels, in this unit if there is one.
@@ -208,15 +209,9 @@ impl Families<'_, '_> {
         unit: Option<&Unit>,
         values: impl IntoIterator<Item = (L, u64)>,
     ) -> fmt::Result {
-        let mut values = values.into_iter().peekable();
-        if values.peek().is_none() {
-            return Ok(());
-        }
-        let mut encoder = self.0.encode_descriptor(name, help, unit, MetricType::Counter)?;
-        for (labels, value) in values {
-            encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
-        }
-        Ok(())
+        self.family(name, help, (unit, MetricType::Counter), values, |mut encoder, value| {
+            encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
+        })
     }
 
     /// Writes a histogram: `NAME_seconds`. Only the name tells the unit, since some parsers accept no `UNIT`
@@ -239,16 +234,10 @@ impl Families<'_, '_> {
         help: &str,
         durations: impl IntoIterator<Item = (L, &'d Durations)>,
     ) -> fmt::Result {
-        let mut durations = durations.into_iter().peekable();
-        if durations.peek().is_none() {
-            return Ok(());
-        }
         let name = format!("{name}_seconds");
-        let mut encoder = self.0.encode_descriptor(&name, help, None, MetricType::Histogram)?;
-        for (labels, durations) in durations {
-            durations.encode(encoder.encode_family(&labels)?)?;
-        }
-        Ok(())
+        self.family(&name, help, (None, MetricType::Histogram), durations, |encoder, durations| {
+            durations.encode(encoder)
+        })
     }
 
     /// Writes facts that are words, as labels of the constant 1: `NAME_info`.

@@ -44,7 +44,7 @@ pub(crate) use lives::{Held, Surroundings, Watch};
 pub(crate) use memory::Memory;
 #[cfg(feature = "kv")]
 pub(crate) use model::Model;
-pub(crate) use order::Order;
+pub(crate) use order::{Order, place_after};
 pub(crate) use records::{is_learned, slots, values};
 pub(crate) use reference::{Reference, point_of};
 pub(crate) use terms::Terms;

@@ -30,7 +30,7 @@ struct Log {
 }
 
 /// The place of a group after a batch: what `Place::after` says, from the commands themselves.
-fn place_after(before: Place, batch: &Batch) -> Place {
+pub(crate) fn place_after(before: Place, batch: &Batch) -> Place {
     let (mut executes, mut target) = (false, 0);
     for command in batch.commands() {
         if command.kind == CommandKind::Skip {

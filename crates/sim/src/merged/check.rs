@@ -13,7 +13,9 @@ use synod_wire::{Ballots, Batch, BatchBuilder, CommandKind, GroupId, ReplicaId, 
 use super::machine::id;
 use crate::{
     backup::{self, Backup},
-    check::{Answered, Checked, GuestReference, Invariant, Journal, LeaseAct, Violation, demand},
+    check::{
+        Answered, Checked, GuestReference, Invariant, Journal, LeaseAct, Violation, demand, place_after,
+    },
     guest::{AnyGuest, Hosting},
 };
 
@@ -74,25 +76,6 @@ impl Reached {
     pub fn leave(&mut self, point: Point) {
         self.until = point.until.unwrap_or(u64::MAX);
     }
-}
-
-/// The place of a group after a batch: what `Place::after` says, from the commands themselves.
-fn place_after(before: Place, batch: &Batch) -> Place {
-    let (mut executes, mut target) = (false, 0);
-    for command in batch.commands() {
-        if command.kind == CommandKind::Skip {
-            target = target.max(command.payload[..].try_into().map_or(0, u64::from_le_bytes));
-        } else {
-            executes = true;
-        }
-    }
-    let mut place = before;
-    if executes {
-        place =
-            Place { position: before.position + 1, batches: before.batches + 1, last: Some(before.position) };
-    }
-    place.position = place.position.max(target);
-    place
 }
 
 impl Order {
