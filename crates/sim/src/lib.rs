@@ -73,6 +73,7 @@ mod replay;
 mod run;
 #[cfg(feature = "kv")]
 pub mod scenario;
+mod sealed;
 pub mod situations;
 mod trace;
 mod watches;

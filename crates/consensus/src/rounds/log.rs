@@ -594,8 +594,9 @@ impl RoundsLog {
         }
         for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
             let Some(lsn) = self.slots.accept(slot, batch, effects) else { break };
-            let from = self.accepted.map_or(slot, |(from, ..)| from);
-            self.accepted = Some((from, slot, lsn));
+            // A slot that was learned before has an older record than those before it.
+            let (from, latest) = self.accepted.map_or((slot, lsn), |(from, _, latest)| (from, latest));
+            self.accepted = Some((from, slot, lsn.max(latest)));
         }
     }
 

@@ -8,8 +8,11 @@ use synod_wire::{Ballots, BatchBuilder, Incarnation, SessionId};
 
 use super::*;
 use crate::{
-    Message as Any, ProtocolKind, Record,
-    rounds::planted::{Bug, replaced},
+    Letter, Message as Any, ProtocolKind, Record,
+    rounds::{
+        Record as Own,
+        planted::{Bug, replaced},
+    },
 };
 
 /// The rules of a replica in which no bug is planted.
@@ -56,6 +59,8 @@ struct World {
     nodes: Vec<Node>,
     loss: f64,
     decided: BTreeMap<Slot, (Ballots, Batch)>,
+    /// The letters that were said: by replica, phase, place and receiver.
+    said: BTreeMap<(usize, u64, u8, ReplicaId), Any>,
     messages: u64,
     answered: u64,
     /// When the last slot was first delivered, and the longest time between two.
@@ -106,6 +111,7 @@ impl World {
             nodes: (0..n).map(node).collect(),
             loss,
             decided: BTreeMap::new(),
+            said: BTreeMap::new(),
             messages: 0,
             answered: 0,
             delivered_at: 0,
@@ -125,7 +131,8 @@ impl World {
         let now = Time::from_nanos(self.now);
         let node = &mut self.nodes[me];
         node.life += 1;
-        let restart = Restart { records: node.disk.clone(), ..Restart::first(Incarnation(node.life)) };
+        let first = Restart::first(Incarnation(node.life));
+        let restart = Restart { records: node.disk.clone(), amnesia: node.has_lost, ..first };
         node.effects = Effects::new(Lsn(node.disk.len() as u64));
         node.durable = node.effects.last_lsn();
         node.delivered = Slot::ZERO;
@@ -222,11 +229,30 @@ impl World {
     }
 
     fn send(&mut self, me: usize, to: ReplicaId, message: Any) {
+        if let Err(why) = self.may_say(me, to, &message) {
+            self.violation.get_or_insert(why);
+        }
         self.messages += 1;
         if self.random.f64() >= self.loss {
             let after = self.random.u64(MS / 2..3 * MS);
             self.at(after, Event::Arrives(to.0 as usize - 1, ReplicaId(me as u64 + 1), message));
         }
+    }
+
+    /// A letter rests on a promise of its phase that is on the disk, is the only one of its round that its sender says
+    /// to that receiver in any life, and is none of a replica that lost its log.
+    fn may_say(&mut self, me: usize, to: ReplicaId, message: &Any) -> Result<(), String> {
+        let Some(Letter { phase, place, .. }) = message.body().letter() else { return Ok(()) };
+        let node = &self.nodes[me];
+        if node.has_lost {
+            return Err(format!("replica {me} lost its log and says {message:?}"));
+        }
+        let promises = |record: &Record| matches!(record, Record::Rounds(Own::Promised(ballot)) if ballot.round >= phase);
+        if !node.disk.iter().any(promises) {
+            return Err(format!("replica {me} says {message:?} without a promise on its disk"));
+        }
+        let said = self.said.entry((me, phase, place, to)).or_insert_with(|| message.clone());
+        if said == message { Ok(()) } else { Err(format!("replica {me} says {message:?} after {said:?}")) }
     }
 
     fn run(&mut self, until: u64) {
@@ -326,10 +352,14 @@ fn timed_rounds_and_phases_of_four_rounds_order_the_same() {
 
 /// A replica of three, which is stepped by hand.
 fn alone() -> (RoundsLog, Effects) {
+    alone_with(&SOUND)
+}
+
+fn alone_with(rules: &'static Rules) -> (RoundsLog, Effects) {
     let members = Members::new((1..=3).map(ReplicaId), ReplicaId(1));
     let mut effects = Effects::new(Lsn::ZERO);
     let restart = Restart::first(Incarnation(1));
-    let replica = RoundsLog::start(options(), members, &restart, &SOUND, Time::ZERO, &mut effects);
+    let replica = RoundsLog::start(options(), members, &restart, rules, Time::ZERO, &mut effects);
     (replica, effects)
 }
 
@@ -423,7 +453,8 @@ fn play(seed: u64, rules: &'static Rules) -> Result<(), String> {
     // Nothing goes wrong any more, and what is not there is proposed again.
     world.loss = 0.0;
     (0..n).for_each(|me| world.at(0, Event::Start(me)));
-    for again in 0..3 {
+    // A replica without room takes none: what wraps a protocol asks first.
+    for again in 0..8 {
         world.run((3_000 + 1_000 * again) * MS);
         let there = delivered(&world);
         for number in (0..60).filter(|number| !there.contains(&batch(*number).bytes().to_vec())) {
@@ -431,7 +462,7 @@ fn play(seed: u64, rules: &'static Rules) -> Result<(), String> {
             world.at(number * MS, Event::Proposal(n - 1 - number as usize % (n / 2 + 1), batch(number)));
         }
     }
-    world.run(8_000 * MS);
+    world.run(13_000 * MS);
     if let Some(why) = world.violation {
         return Err(why);
     }
@@ -441,7 +472,8 @@ fn play(seed: u64, rules: &'static Rules) -> Result<(), String> {
     if let Some(number) = (0..60).find(is_missing) {
         return Err(format!("batch {number} was not ordered"));
     }
-    let behind = world.nodes.iter().position(|node| node.delivered != last);
+    // One that lost its log is brought back by an epoch, which is not played here.
+    let behind = world.nodes.iter().position(|node| !node.has_lost && node.delivered != last);
     behind.map_or(Ok(()), |me| {
         Err(format!("replica {me} has delivered {}, not {last}", world.nodes[me].delivered))
     })
@@ -454,14 +486,49 @@ fn crashes_and_loss_leave_one_order() {
     }
 }
 
+/// With the planted bug the value of the earlier phase is proposed again, although the later one may be decided.
+#[test]
+fn of_two_accepted_values_that_of_the_later_phase_is_proposed_again() {
+    let proposes = |rules: &'static Rules| {
+        let (mut replica, _) = alone_with(rules);
+        replica.coordinator = Some(replica.me());
+        let ballot = replica.ballot();
+        let estimate = |round, number| Message::Estimate {
+            ballot,
+            decided: Slot::ZERO,
+            next: None,
+            accepted: vec![AcceptedValue {
+                slot: Slot(1),
+                ballot: Ballot { round, replica: ReplicaId(2) },
+                batch: batch(number),
+            }],
+            offers: Batches::default(),
+            busy: true,
+        };
+        let letters = [(ReplicaId(2), estimate(1, 7)), (ReplicaId(3), estimate(2, 8))];
+        replica.count_estimates(&letters.into());
+        replica.vote.map(|(first, batches)| (first, batches.iter().cloned().collect::<Vec<_>>()))
+    };
+    assert_eq!(proposes(&SOUND), Some((Slot(1), vec![batch(8)])));
+    assert_eq!(proposes(replaced(Bug::AdoptEarliest)), Some((Slot(1), vec![batch(7)])));
+}
+
 /// Each rule of the log replaced by a known way to get it wrong.
 #[test]
 fn bugs_of_the_log_are_found() {
-    let bugs = [Bug::EstimateToAll, Bug::VoteOutlivesPhase, Bug::AdoptEarliest, Bug::CommitWithoutMajority];
+    let bugs = [
+        Bug::EstimateToAll,
+        Bug::VoteOutlivesPhase,
+        Bug::CommitWithoutMajority,
+        Bug::SpeakBeforeDurable,
+        Bug::ResumeInSamePhase,
+        Bug::SpeakWithoutMemory,
+        Bug::ReadAtDecided,
+    ];
     for bug in bugs {
         let rules = replaced(bug);
         let found =
-            (0..600).any(|seed| std::panic::catch_unwind(|| play(seed, rules)).is_ok_and(|it| it.is_err()));
+            (0..1500).any(|seed| std::panic::catch_unwind(|| play(seed, rules)).is_ok_and(|it| it.is_err()));
         assert!(found, "{bug:?}: not found");
     }
 }

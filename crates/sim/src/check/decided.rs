@@ -23,18 +23,21 @@ pub struct DecidedLog {
     /// The payloads that clients have submitted.
     submitted: HashSet<Bytes>,
     changes_wrongly: Option<Bug>,
+    /// Whether the group is merged with others, for which it skips.
+    is_merged: bool,
 }
 
 impl DecidedLog {
-    /// The empty log of a group that begins so.
+    /// The empty log of a group that begins so, and may be merged with others.
     #[must_use]
-    pub fn new(group: Group) -> DecidedLog {
+    pub fn new(group: Group, is_merged: bool) -> DecidedLog {
         DecidedLog {
             begins: Slot::ZERO,
             batches: Vec::new(),
             group,
             submitted: HashSet::new(),
             changes_wrongly: None,
+            is_merged,
         }
     }
 
@@ -116,8 +119,11 @@ impl DecidedLog {
         demand(batch.is_intact(), Invariant::Validity, || format!("the batch of slot {slot} is damaged"))?;
         for command in batch.commands() {
             // Replicas propose these commands themselves.
-            let of_replica =
-                matches!(command.kind, CommandKind::AdvanceClock | CommandKind::Settle | CommandKind::Skip);
+            let of_replica = match command.kind {
+                CommandKind::AdvanceClock | CommandKind::Settle => true,
+                CommandKind::Skip => self.is_merged,
+                _ => false,
+            };
             let known = of_replica || command.kind.is_change() || self.submitted.contains(&command.payload);
             demand(known, Invariant::Validity, || {
                 format!("{who} delivers a command in slot {slot} that no client submitted")
@@ -140,7 +146,7 @@ mod tests {
 
     #[test]
     fn the_slot_of_a_backup_is_delivered_by_nobody() {
-        let mut log = DecidedLog::new(Group::of(&Options::default(), (1..=3).map(ReplicaId)));
+        let mut log = DecidedLog::new(Group::of(&Options::default(), (1..=3).map(ReplicaId)), false);
         log.begin_with_backup();
         assert_eq!(log.last(), backup::SLOT);
         let delivers = |log: &mut DecidedLog, slot| log.delivered("r1", Slot(slot), &Batch::noop());

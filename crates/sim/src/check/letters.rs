@@ -7,7 +7,7 @@ use synod_wire::{Ballot, Epoch, ReplicaId};
 
 use super::invariant::{Checked, Invariant, demand};
 
-/// Letters of this many phases are remembered: a replica that goes back further breaks its promise.
+/// Letters of this many phases are remembered.
 const PHASES: u64 = 64;
 
 /// What one replica said in an epoch, in all its lives.
@@ -57,12 +57,5 @@ impl Letters {
         said.letters = said.letters.split_off(&(oldest, 0, ReplicaId(0)));
         said.coordinators = said.coordinators.split_off(&oldest);
         Ok(())
-    }
-
-    /// A replica starts, and may have lost everything: then what it said before does not bind it.
-    pub fn restarted(&mut self, replica: usize, lost: bool) {
-        if lost {
-            self.epochs.retain(|(_, of), _| *of != replica);
-        }
     }
 }

@@ -145,6 +145,7 @@ impl Reference {
         }
         #[cfg(feature = "kv")]
         let ended = self.executor.machine().take_ended();
+        self.reaches(group, slot);
         for (command, outcome) in batch.commands().zip(&outcomes) {
             self.outcome(group, slot, command, outcome)?;
         }
@@ -152,7 +153,6 @@ impl Reference {
         #[cfg(feature = "kv")]
         self.ended.extend(ended.into_iter().map(|(lease, revision)| (lease, revision, self.commands)));
         self.outcomes.push(outcomes);
-        self.reaches(group, slot);
         if let Some(guest) = &mut self.guest {
             guest.executed(self.executor.machine());
         }
@@ -170,7 +170,7 @@ impl Reference {
         let of = if command.session.of_replica().is_some() { group } else { GroupId::FIRST };
         match self.executed.entry((of, command.session, command.sequence)) {
             Entry::Vacant(vacant) => {
-                vacant.insert((self.points.len() as u64 + 1, reply.clone()));
+                vacant.insert((self.points.len() as u64, reply.clone()));
             }
             Entry::Occupied(occupied) => {
                 let (first, known) = occupied.get();

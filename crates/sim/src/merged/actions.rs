@@ -9,12 +9,12 @@ use synod_wire::{CommandKind, GroupId, Slot};
 use super::{
     Happening, Situation, World,
     clients::{Ask, Response},
-    execution::unsealed,
     machine::{Job, Waiter, id, index},
 };
 use crate::{
     check::{Checked, Invariant, demand},
     network::between,
+    sealed::unsealed,
 };
 
 impl World {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use synod_host::Kept;
 use synod_replica::{Cut, Event, Group, Outcome, RequestError, Restored, SnapshotInfo};
 use synod_wire::{GroupId, ReplicaId, Slot, Time};
@@ -16,6 +15,7 @@ use crate::{
     check::{Checked, Invariant, Violation, demand},
     clock::Moment,
     network::between,
+    sealed::{sealed, unsealed},
 };
 
 /// Tasks that the executor does in one go.
@@ -302,19 +302,4 @@ impl World {
         }
         Ok(())
     }
-}
-
-/// A file: the content, and a checksum of it.
-pub(super) fn sealed(mut content: Vec<u8>) -> Bytes {
-    let sum = content
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
-    content.extend_from_slice(&sum.to_le_bytes());
-    content.into()
-}
-
-/// The content of a file; `None` if it is damaged.
-pub(super) fn unsealed(file: &Bytes) -> Option<Bytes> {
-    let content = file.slice(..file.len().checked_sub(8)?);
-    (sealed(content.to_vec()) == *file).then_some(content)
 }

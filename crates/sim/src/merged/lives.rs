@@ -14,7 +14,6 @@ use synod_wire::{GroupId, Incarnation, Slot};
 
 use super::{
     Happening, Situation, World,
-    execution::unsealed,
     machine::{Hosted, Life, Snapshots, id},
     upkeep::Kept,
 };
@@ -23,6 +22,7 @@ use crate::{
     clock::{Clock, PERFECT_PPM},
     guest::Hosting,
     network::between,
+    sealed::unsealed,
     watching::Service,
 };
 

@@ -325,7 +325,7 @@ impl World {
         });
         let mut machines: Vec<_> = (0..plan.nodes).map(|_| Machine::new(groups)).collect();
         if let Some(backup) = &backup {
-            let file = execution::sealed(backup.snapshot().to_vec());
+            let file = crate::sealed::sealed(backup.snapshot().to_vec());
             let first = (GroupId::FIRST, backup::SLOT);
             machines.iter_mut().for_each(|machine| machine.disk.write_file(first, file.clone()));
         }

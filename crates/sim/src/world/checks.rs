@@ -62,7 +62,6 @@ impl GroupChecks {
         let records = || disk.records(group);
         self.votes.restarted(of, records(), disk.lost, disk.amnesia)?;
         self.batches.restarted(of, records());
-        self.letters.restarted(of, disk.lost);
         if !copied {
             // By the number that the replica and its peers know, which a copy may have used before.
             self.memory.restarted(of, files.incarnation.0, records(), disk.amnesia)?;

@@ -11,7 +11,6 @@ use super::{
     checks::GroupChecks,
     lives::restore,
     machine::{Draft, Executing, Task},
-    merging::sealed,
     replaced,
     waiting::Waiter,
 };
@@ -20,6 +19,7 @@ use crate::{
     check::{Checked, Invariant, demand},
     clock::Moment,
     network::between,
+    sealed::sealed,
 };
 
 /// Tasks that the executor does in one go.

@@ -20,6 +20,7 @@ use crate::{
     chart::Mark,
     check::{Checked, Invariant, Violation, demand},
     network::between,
+    sealed::unsealed,
 };
 
 impl World {
@@ -263,21 +264,6 @@ impl World {
             format!("r{} has {group} at {known:?} after slot {slot}; its log says {of_log:?}", of + 1)
         })
     }
-}
-
-/// A file of merged groups: the content, and a checksum of it.
-pub(super) fn sealed(mut content: Vec<u8>) -> Bytes {
-    let sum = content
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
-    content.extend_from_slice(&sum.to_le_bytes());
-    content.into()
-}
-
-/// The content of a file; `None` if it is damaged.
-fn unsealed(file: &Bytes) -> Option<Bytes> {
-    let content = file.slice(..file.len().checked_sub(8)?);
-    (sealed(content.to_vec()) == *file).then_some(content)
 }
 
 /// How far merged groups are in a file.

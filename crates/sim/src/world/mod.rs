@@ -598,7 +598,7 @@ impl World {
 /// What is checked of a group of a plan with at most this many machines.
 fn checks(plan: &Plan, group: GroupId, capacity: usize) -> GroupChecks {
     let first = lives::first_group(plan, group);
-    let mut log = DecidedLog::new(first.clone());
+    let mut log = DecidedLog::new(first.clone(), plan.merging.is_some());
     if plan.begins_with_backup && group == FIRST {
         log.begin_with_backup();
     }
