@@ -582,6 +582,7 @@ fn force_new_cluster(ordering: &[&'static str]) {
     // An old member that comes back is refused, and a new one joins by a snapshot.
     cluster.restart(1);
     until("the old member is refused", || cluster.said(1).contains("different clusters"));
+    until("the old member answers", || status(&three[1]).is_some());
     assert_eq!(done(&three[1], &["get", "after", "--serializable"]), "");
     cluster.kill(1);
     let port = free_port();
@@ -642,6 +643,8 @@ fn a_replica_that_joins_serves_clients_once_it_has_caught_up() {
     let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     done(&three[0], &["member", "add", "n4", "--learner", "--peer-urls", &url, "--wait=false"]);
+    // Of a group whose members have told no address, `status --cluster` asks the given endpoints alone.
+    until("the first member has told its address", || cluster.said(0).contains("published"));
     cluster.kill(1);
     cluster.kill(2);
     let pages = format!("http://127.0.0.1:{}", free_port());

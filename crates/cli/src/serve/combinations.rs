@@ -38,7 +38,7 @@ fn remarks() -> String {
          the two would need what the other one forgets. A server takes {} with --laboratory alone.",
         Combination::legal().count(),
         names(process.map(|(name, _)| name)),
-        names(ProtocolKind::LABORATORY.iter().map(|(name, _)| name))
+        ProtocolKind::LABORATORY.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" and ")
     )
 }
 

@@ -379,7 +379,7 @@ mod tests {
             ("elektion-timeout = 5", "did you mean 'election-timeout'?"),
             ("qqqq = 'x'", "unknown key 'qqqq'; accepted: the flags that `synod serve --help` lists"),
             ("config-file = 'x'", "unknown key 'config-file'"),
-            ("window-max = 0", "window-max = 0: 0 is not in 1.."),
+            ("window-max = 0", "window-max = 0: '0' is no window; accepted: 1 to 65535 slots, or auto"),
             ("protocol = 'rafft'", "accepted: multipaxos"),
             ("durability = 'safe'", "sync, view, async, memory, crash-stop"),
             ("threads = 'many'", "accepted: spread, compact"),
@@ -394,7 +394,8 @@ mod tests {
         }
         assert!(why("file.yml", "peer-transport-security: {no-such-key: x}").contains("'peer-no-such-key'"));
         let wrong = gather(&serve(), &parsed(&[]), variables_of(&[("ETCD_WINDOW_MAX", "0")])).unwrap_err();
-        assert!(format!("{wrong:?}").contains("ETCD_WINDOW_MAX=0: 0 is not in 1.."), "{wrong:?}");
+        let why = "ETCD_WINDOW_MAX=0: '0' is no window; accepted: 1 to 65535 slots, or auto";
+        assert!(format!("{wrong:?}").contains(why), "{wrong:?}");
     }
 
     #[test]
