@@ -64,6 +64,7 @@ impl World {
             let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
             life.states[at].execution.done();
             self.answer_reads(of, at)?;
+            self.see_reads(of);
         }
         let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
         let state = &mut life.states[at];

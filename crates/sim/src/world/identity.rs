@@ -18,6 +18,7 @@ use super::{
     FIRST, Happening, World,
     links::News,
     machine::{Life, Machine},
+    merging::file_of,
 };
 use crate::{
     chart,
@@ -428,7 +429,7 @@ impl World {
         (machine.wiped, machine.copied) = (true, false);
         // A first member that begins as if it never was is made of the backup once more.
         if let Some(backup) = self.backup.as_ref().filter(|_| of < self.plan.replicas) {
-            machine.begin_with(backup);
+            machine.begin_with(file_of(backup, &self.plan));
         }
     }
 

@@ -19,6 +19,8 @@
 //! | `guests.rs` | clients of a state machine that somebody brings |
 //! | `alone.rs` | what is left of the store's clients where there is no store |
 //! | `faults.rs` | what goes wrong, and the end of all that |
+//! | `idling.rs` | merged groups that nobody asks for anything |
+//! | `subscribers.rs` | those who follow some merged groups |
 //! | `operator.rs` | changes of the group, and the machines that come and go with them |
 //! | `first_group.rs` | the group whose members this one follows |
 //! | `backup.rs` | a group that begins with the state of a backup |
@@ -39,6 +41,7 @@ mod faults;
 mod first_group;
 mod guests;
 mod identity;
+mod idling;
 mod links;
 mod lives;
 mod machine;
@@ -49,6 +52,7 @@ mod operator;
 mod outage;
 #[cfg(feature = "kv")]
 mod requests;
+mod subscribers;
 mod trials;
 mod waiting;
 #[cfg(feature = "kv")]
@@ -72,7 +76,7 @@ use crate::{
     per_group::PerGroup,
     plan::{Family, Plan},
     queue::EventQueue,
-    situations::{Reached, Sight},
+    situations::{MergeCounts, Reached, Sight},
     trace::Trace,
 };
 #[cfg(feature = "kv")]
@@ -94,6 +98,7 @@ use operator::Operator;
 pub(crate) use operator::info as member_info;
 #[cfg(feature = "kv")]
 pub(crate) use outage::REPLICAS as OUTAGE_REPLICAS;
+use subscribers::Subscribers;
 use trials::Trials;
 pub(crate) use trials::duration as trial_duration;
 use waiting::{Question, Waiter};
@@ -207,6 +212,11 @@ pub struct World {
     references: PerGroup<Reference>,
     /// The common order, if groups are merged.
     order: Option<Order>,
+    subscribers: Subscribers,
+    /// The situations of merged groups that were seen.
+    merges: MergeCounts,
+    /// The machine that proposed to skip to a position of a group.
+    skipped: BTreeMap<(GroupId, u64), usize>,
     goodput: Goodput,
     trace: Trace,
     /// Hears of everything that a chart shows, if one is wanted.
@@ -261,6 +271,8 @@ pub struct Outcome {
     pub coverage: Coverage,
     /// The dangerous situations among that.
     pub reached: Reached,
+    /// The situations of merged groups.
+    pub merges: MergeCounts,
 }
 
 impl World {
@@ -276,42 +288,21 @@ impl World {
         let replicas = plan.replicas;
         let capacity = replicas + plan.changes.spares;
         let first = lives::first_group(&plan, FIRST);
-        let backup = Backup::of(&plan, &first, guest.as_ref());
+        let backup = Backup::of(&plan, |machine| executor(&plan, FIRST, machine), guest.as_ref());
         let mut machines: Vec<_> =
             (1..=replicas as u64).map(|id| Machine::new(ReplicaId(id), &plan)).collect();
         if let Some(backup) = &backup {
-            machines.iter_mut().for_each(|machine| machine.begin_with(backup));
+            machines.iter_mut().for_each(|machine| machine.begin_with(merging::file_of(backup, &plan)));
         }
-        let checks = |group| {
-            let first = lives::first_group(&plan, group);
-            let mut log = DecidedLog::new(first.clone());
-            if backup.is_some() && group == FIRST {
-                log.begin_with_backup();
-            }
-            #[cfg(feature = "planted-bugs")]
-            if let Some(bug) = plan.settings.consensus.planted {
-                log.change_wrongly(bug);
-            }
-            GroupChecks::new(&first, capacity, log)
-        };
-        let checks = (0..plan.groups as u16).map(GroupId).map(checks).collect();
-        let references = |at| {
-            let (machine, executor) =
-                (|| reference(&plan, guest.as_ref()), |machine| executor(&plan, at, machine));
-            #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
-            let mut reference = Reference::new(machine, executor, guest.as_ref(), backup.as_ref());
-            #[cfg(feature = "planted-bugs")]
-            if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
-                reference.count_twice();
-            }
-            #[cfg(feature = "planted-bugs")]
-            if let Some(bug) = plan.settings.consensus.planted {
-                reference.change_wrongly(bug);
-            }
-            reference
-        };
-        let references = (0..plan.states() as u16).map(GroupId).map(references).collect();
-        let order = plan.merging.as_ref().map(|merging| Order::new(plan.groups, merging.take));
+        let groups = |count| (0..count as u16).map(GroupId);
+        let checks = groups(plan.groups).map(|group| checks(&plan, group, capacity)).collect();
+        let references = groups(plan.states());
+        let references =
+            references.map(|at| reference_of(&plan, at, guest.as_ref(), backup.as_ref())).collect();
+        let mut order = plan.merging.as_ref().map(|merging| Order::new(plan.groups, merging.take));
+        if backup.is_some() {
+            order.iter_mut().for_each(Order::begin_with_backup);
+        }
         World {
             now: Moment::START,
             queue: EventQueue::default(),
@@ -333,6 +324,9 @@ impl World {
             checks,
             references,
             order,
+            subscribers: Subscribers::new(&plan),
+            merges: MergeCounts::default(),
+            skipped: BTreeMap::new(),
             goodput: Goodput::default(),
             trace,
             chart: None,
@@ -376,10 +370,12 @@ impl World {
             self.goodput.check()?;
         }
         let recovery = self.now.since(peace + self.plan.clients.presses_on);
+        self.followed_to_the_end()?;
         #[cfg(feature = "kv")]
         self.watch_to_the_end()?;
         #[cfg(feature = "kv")]
         self.outlive_leases()?;
+        self.stay_idle()?;
         self.check_guest_history()?;
         let undecided = self.check_clients()?;
         let (operations, unanswered) = self.clients.counts();
@@ -395,6 +391,7 @@ impl World {
             recovery,
             coverage: self.coverage,
             reached: self.reached(),
+            merges: self.merges,
         })
     }
 
@@ -418,6 +415,7 @@ impl World {
             return Err(Violation { invariant: Invariant::Liveness, detail });
         }
         self.happen(happening)?;
+        self.follow()?;
         #[cfg(feature = "kv")]
         self.watch()?;
         let reached = self.reached();
@@ -617,6 +615,41 @@ impl World {
     fn fold(&mut self, number: u64) {
         self.fingerprint = (self.fingerprint.rotate_left(7) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
+}
+
+/// What is checked of a group of a plan with at most this many machines.
+fn checks(plan: &Plan, group: GroupId, capacity: usize) -> GroupChecks {
+    let first = lives::first_group(plan, group);
+    let mut log = DecidedLog::new(first.clone());
+    if plan.begins_with_backup && group == FIRST {
+        log.begin_with_backup();
+    }
+    #[cfg(feature = "planted-bugs")]
+    if let Some(bug) = plan.settings.consensus.planted {
+        log.change_wrongly(bug);
+    }
+    GroupChecks::new(&first, capacity, log)
+}
+
+/// What the state of a group of a plan, or of all that are merged, is compared with.
+fn reference_of(
+    plan: &Plan,
+    at: GroupId,
+    guest: Option<&Rc<dyn AnyGuest>>,
+    backup: Option<&Backup>,
+) -> Reference {
+    let (machine, executor) = (|| reference(plan, guest), |machine| executor(plan, at, machine));
+    #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
+    let mut reference = Reference::new(machine, executor, guest, backup);
+    #[cfg(feature = "planted-bugs")]
+    if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
+        reference.count_twice();
+    }
+    #[cfg(feature = "planted-bugs")]
+    if let Some(bug) = plan.settings.consensus.planted {
+        reference.change_wrongly(bug);
+    }
+    reference
 }
 
 /// What executes for a group of a plan, or for all that are merged, before anything is decided.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use synod_consensus::{ElectionKind, Overrides, ProtocolKind, Role};
 use synod_replica::{
-    Change, ChangeRequest, Event, Goal, Group, MemberInfo, Outcome, RequestError, decode_reply,
+    Change, ChangeRequest, Choice, Event, Goal, Group, MemberInfo, Others, Outcome, RequestError,
+    decode_reply,
 };
 use synod_wire::{CommandKind, GroupId, Incarnation, ReplicaId, Slot};
 
@@ -16,7 +17,7 @@ use crate::{
     describe,
     network::between,
     plan::{Plan, latency_aware, suspecting},
-    situations::Sight,
+    situations::{MergeSituation, Sight},
 };
 
 /// No group has more voters in a simulation.
@@ -92,6 +93,9 @@ impl World {
     fn draw_request(&mut self, of: usize, at: GroupId, group: &Group) -> Option<ChangeRequest> {
         let change = self.draw_change(at, group)?;
         if at == FIRST && self.is_refused_at(of, group, &change) {
+            if self.order.is_some() {
+                self.merges.see(MergeSituation::RemovalRefused);
+            }
             return None;
         }
         let mut request = ChangeRequest { expected: group.version, change };
@@ -166,6 +170,9 @@ impl World {
             let id =
                 if forgetful.is_empty() { member(rng) } else { forgetful[rng.usize(0..forgetful.len())] };
             return Some(Change::Readmit { id, life: life(id), birth: birth(id) });
+        }
+        if self.order.is_some() && at != FIRST && rng.u8(0..4) == 0 {
+            return Some(draw_voters(rng, self.checks[FIRST].groups.latest()));
         }
         if self.first.is_some() || at != FIRST {
             // Members change in the first group; a server refuses it here.
@@ -445,6 +452,9 @@ impl World {
     /// A replica that is no longer needed stops for good.
     pub(super) fn stop_for_good(&mut self, of: usize) {
         self.crash(of);
+        if self.order.is_some() {
+            self.merges.see(MergeSituation::Leaves);
+        }
         self.machines[of].retired = true;
         self.note(of, Mark::Note, || "is taken away".to_owned());
     }
@@ -461,6 +471,14 @@ fn draw_order(rng: &mut Rng, group: &Group) -> Option<Change> {
     let (protocol, election) = order.or_else(|| rng.choice(orders.collect::<Vec<_>>()))?;
     let election = latency_aware(protocol, election, group.version.is_multiple_of(3));
     Some(Change::Order { protocol, election, overrides: overrides(group.version, protocol) })
+}
+
+/// Other voters of a merged group among those of the first one, or those again. All others have to learn.
+fn draw_voters(rng: &mut Rng, first: &Group) -> Change {
+    let mut voters: Vec<_> = first.voters().collect();
+    rng.shuffle(&mut voters);
+    voters.truncate(rng.usize(1..=voters.len()));
+    Change::Place((rng.u8(0..4) > 0).then(|| Choice::of(voters, Others::Learn)))
 }
 
 /// Another limit.
