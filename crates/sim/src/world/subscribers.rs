@@ -104,7 +104,11 @@ impl World {
 
     fn read_on(&mut self, number: usize) -> Checked {
         let following = &self.subscribers.all[number];
-        let is_served = self.machines[following.at].is_running();
+        let machine = &self.machines[following.at];
+        if machine.life.as_ref().is_some_and(|life| !life.host.touched().is_empty()) {
+            return Ok(()); // What its burst has delivered so far is not known here.
+        }
+        let is_served = machine.is_running();
         if !is_served || self.subscribers.rng.u32(..MOVE_RARITY) == 0 {
             self.move_subscriber(number);
             return Ok(());
