@@ -48,7 +48,7 @@ enum SimCommand {
     /// Play scenario scripts, and compare what happens with what they expect
     Scenario(synod_sim::cli::ScenarioArgs),
     /// Attack simulated clusters whose groups are merged into one order
-    Merged(synod_sim::merged::MergedArgs),
+    Merged(synod_sim::cli::MergedArgs),
     Outages(synod_sim::outage::OutagesArgs),
 }
 
@@ -57,7 +57,7 @@ fn simulate(args: &SimArgs) -> ExitCode {
         SimCommand::Run(args) => synod_sim::cli::run(args),
         SimCommand::Explore(args) => synod_sim::explore::cli::run(args),
         SimCommand::Scenario(args) => synod_sim::cli::play_scenarios(args),
-        SimCommand::Merged(args) => synod_sim::merged::run_merged(args),
+        SimCommand::Merged(args) => synod_sim::cli::run_merged(args),
         SimCommand::Outages(args) => synod_sim::outage::print(args),
     }
 }

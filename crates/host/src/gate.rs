@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 
 use synod_wire::Lsn;
 
+use crate::planted::{HostBug, has};
+
 /// The gate of one group, where one thread sends and learns what is durable.
 #[derive(Clone, Debug)]
 pub struct Gate<M> {
@@ -25,7 +27,8 @@ impl<M> Gate<M> {
 
     /// Sends a message that rests on record `after`. Returns the message if it leaves at once; otherwise it waits.
     pub fn send(&mut self, after: Lsn, message: M) -> Option<M> {
-        if self.entry.admits(after) {
+        let is_held = has(HostBug::WaitForAll) && !self.exit.is_empty();
+        if self.entry.admits(after) && !is_held || has(HostBug::WaitForNone) {
             return Some(message);
         }
         self.exit.hold(after, message);
@@ -110,7 +113,11 @@ impl<M> Exit<M> {
     #[inline]
     pub fn leave(&mut self, durable: Lsn) -> Option<(Lsn, M)> {
         // Nearly always the first.
-        let at = self.waiting.iter().position(|(after, _)| *after <= durable)?;
+        let is_ready = |(after, _): &(Lsn, M)| *after <= durable;
+        let mut at = self.waiting.iter().position(is_ready)?;
+        if has(HostBug::LastOutFirst) {
+            at = self.waiting.iter().rposition(is_ready)?;
+        }
         self.waiting.remove(at)
     }
 

@@ -16,7 +16,10 @@ use synod_replica::{
 };
 use synod_wire::{Ballots, Batch, CommandKind, GroupId, Lsn, ReplicaId, Slot, Time};
 
-use crate::clients::{Commands, Queries};
+use crate::{
+    clients::{Commands, Queries},
+    planted::{HostBug, has},
+};
 
 /// What a caller steps at most before what it caused leaves: it bounds the delay of the first input.
 pub const BURST_MAX: usize = 512;
@@ -296,6 +299,9 @@ impl<C, Q> Host<C, Q> {
         for &group in &self.touched {
             let at = usize::from(group.0);
             let Hosted { replica, actions, commands, queries, .. } = &mut self.groups[at];
+            if has(HostBug::MembersLast) {
+                actions.sort_by_key(|action| matches!(action, Action::Group(_)));
+            }
             for action in actions.drain(..) {
                 let out = match action {
                     Action::Deadline(deadline) => {

@@ -39,6 +39,7 @@
 //! | `turns.rs` | execution by the thread that steps the replicas |
 //! | `bundle.rs` | in which frames messages leave |
 //! | `parting.rs` | who is a peer, and for how long after it was removed |
+//! | `planted.rs` | bugs that tests plant |
 //! | `snapshots.rs` | which snapshot file is received, named, served, installed and forgotten |
 
 mod bundle;
@@ -47,6 +48,7 @@ mod execution;
 mod gate;
 mod host;
 mod parting;
+mod planted;
 mod snapshots;
 mod turns;
 
@@ -55,5 +57,8 @@ pub use execution::{Execution, Reads};
 pub use gate::{Entry, Exit, Gate};
 pub use host::{BURST_MAX, Effect, Host, Input, Progress, ReadAt, Started};
 pub use parting::Parting;
+pub use planted::HostBug;
+#[cfg(feature = "planted-bugs")]
+pub use planted::plant;
 pub use snapshots::{Kept, SnapshotBook};
 pub use turns::{EXECUTION_TURN, Executed, MERGED_BATCHES_MAX, Part, Turns};

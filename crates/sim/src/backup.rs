@@ -13,7 +13,7 @@ use synod_api::{
     etcdserverpb::{AuthRoleAddRequest, AuthUserAddRequest, AuthUserGrantRoleRequest},
     synod::v1::{KvAuthChange, KvCommand, kv_auth_change::Change, kv_command::Command},
 };
-use synod_replica::{Executor, Group};
+use synod_replica::Executor;
 use synod_wire::Slot;
 
 use crate::{
@@ -57,18 +57,22 @@ pub(crate) fn opened(backup: Option<&Backup>, session: u64) -> Checked {
 
 impl Backup {
     /// The backup with which the group of a plan begins, if it begins with one.
-    pub(crate) fn of(plan: &Plan, group: &Group, guest: Option<&Rc<dyn AnyGuest>>) -> Option<Backup> {
+    pub(crate) fn of(
+        plan: &Plan,
+        executor: impl FnOnce(Hosting) -> Executor<Hosting>,
+        guest: Option<&Rc<dyn AnyGuest>>,
+    ) -> Option<Backup> {
         plan.begins_with_backup.then(|| {
             let clients = &plan.clients;
             let drawn = Backup::drawn(plan.seed, clients.keys, clients.leases > 0, guest);
-            drawn.written_by(|machine| Executor::new(machine, group.clone()))
+            drawn.written_by(executor)
         })
     }
 
     /// A backup of a store whose clients use this many keys, and perhaps leases; and of a guest's machine. It is not
     /// written yet.
     #[cfg(feature = "kv")]
-    pub(crate) fn drawn(seed: u64, keys: Key, leases: bool, guest: Option<&Rc<dyn AnyGuest>>) -> Backup {
+    fn drawn(seed: u64, keys: Key, leases: bool, guest: Option<&Rc<dyn AnyGuest>>) -> Backup {
         Backup { ops: ops(seed, keys, leases), guest: guest.cloned(), snapshot: Bytes::new() }
     }
 
@@ -78,7 +82,7 @@ impl Backup {
     }
 
     /// Writes the snapshot, by an executor that has executed nothing.
-    pub(crate) fn written_by(self, executor: impl FnOnce(Hosting) -> Executor<Hosting>) -> Backup {
+    fn written_by(self, executor: impl FnOnce(Hosting) -> Executor<Hosting>) -> Backup {
         let mut executor = executor(self.load(Hosting::of_reference(self.guest.as_ref())));
         executor.begin_with_backup(LAST_SESSION);
         let mut file = Vec::new();
@@ -164,6 +168,7 @@ fn ops(seed: u64, keys: Key, leases: bool) -> Vec<Op> {
 #[cfg(test)]
 mod tests {
     use synod_consensus::ProtocolKind;
+    use synod_replica::Group;
     use synod_wire::ReplicaId;
 
     use super::*;
@@ -180,14 +185,15 @@ mod tests {
     fn a_snapshot_of_a_backup_is_slot_1_with_its_state_and_sessions() {
         let plan = plan(3);
         let group = group(&plan);
-        let backup = Backup::of(&plan, &group, None).expect("it begins with one");
+        let unused = |machine| Executor::new(machine, group.clone());
+        let backup = Backup::of(&plan, unused, None).expect("it begins with one");
         let mut executor = Executor::new(Hosting::of_reference(None), group.clone());
         let empty = executor.digest();
         executor.restore(&mut &backup.snapshot()[..]).unwrap();
         assert_eq!((executor.applied(), executor.group()), (SLOT, &group));
         assert_eq!(executor.cut().slots, [SLOT]);
         assert_ne!(executor.digest(), empty);
-        assert!(Backup::of(&Plan { begins_with_backup: false, ..plan }, executor.group(), None).is_none());
+        assert!(Backup::of(&Plan { begins_with_backup: false, ..plan }, unused, None).is_none());
     }
 
     #[cfg(feature = "kv")]
@@ -199,7 +205,8 @@ mod tests {
         let (mut compacted, mut with_lease) = (0, 0);
         for seed in 0..200 {
             let plan = plan(seed);
-            let backup = Backup::of(&plan, &group(&plan), None).expect("it begins with one");
+            let unused = |machine| Executor::new(machine, group(&plan));
+            let backup = Backup::of(&plan, unused, None).expect("it begins with one");
             let machine = backup.load(Hosting::of_reference(None));
             let mut model = backup.model();
             let all = Op::Get { first: 1, last: plan.clients.keys };

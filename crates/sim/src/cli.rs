@@ -23,8 +23,8 @@ use crate::{
     plan::{Family, Plan},
     run::{self, Failure, Groups},
     scenario,
-    situations::{MARK, Situation, Table},
-    world::Coverage,
+    situations::{MARK, MergeCounts, MergeSituation, Situation, Table},
+    world::{Coverage, Outcome},
 };
 
 /// Failures that are listed in the summary.
@@ -212,12 +212,15 @@ struct Totals {
     simulated: Duration,
     slowest_recovery: (Duration, u64),
     coverage: Coverage,
-    situations: Table,
+    /// The situations of one protocol, if all runs have the same at first.
+    situations: Option<Table>,
+    /// Those of merged groups, if groups are merged.
+    merges: Option<MergeCounts>,
     failures: Vec<Failure>,
 }
 
 impl Totals {
-    fn new(protocol: ProtocolKind) -> Totals {
+    fn new(protocol: Option<ProtocolKind>, merged: bool) -> Totals {
         Totals {
             runs: 0,
             events: 0,
@@ -228,9 +231,39 @@ impl Totals {
             simulated: Duration::ZERO,
             slowest_recovery: (Duration::ZERO, 0),
             coverage: Coverage::default(),
-            situations: Table::new(protocol),
+            situations: protocol.map(Table::new),
+            merges: merged.then(MergeCounts::default),
             failures: Vec::new(),
         }
+    }
+}
+
+impl Totals {
+    fn add(&mut self, seed: u64, outcome: &Outcome) {
+        self.events += outcome.events;
+        self.commands += outcome.commands as u64;
+        self.operations += outcome.operations as u64;
+        self.unanswered += outcome.unanswered as u64;
+        self.undecided.extend(outcome.undecided.then_some(seed));
+        self.simulated += outcome.simulated;
+        self.coverage.add(&outcome.coverage);
+        self.situations.iter_mut().for_each(|table| table.add(outcome.reached));
+        self.merges.iter_mut().for_each(|counts| counts.add_run(&outcome.merges));
+        self.slowest_recovery = self.slowest_recovery.max((outcome.recovery, seed));
+    }
+
+    /// How many situations too few runs reached.
+    fn uncovered(&self) -> usize {
+        let of_protocol = self.situations.as_ref().map_or(0, |table| table.uncovered().count());
+        let of_merge = |counts: &MergeCounts| {
+            MergeSituation::ALL.iter().filter(|(situation, _)| counts.of(*situation) < MARK).count()
+        };
+        of_protocol + self.merges.as_ref().map_or(0, of_merge)
+    }
+
+    fn code(&self) -> ExitCode {
+        let held = self.failures.is_empty() && !too_many_undecided(self);
+        if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
@@ -273,6 +306,85 @@ pub(crate) fn show_progress(runs: u64, failures: usize) {
     }
 }
 
+/// Seeds to run, and how.
+struct Attack<'a> {
+    seeds: &'a Seeds,
+    jobs: usize,
+    limit: Option<Duration>,
+    trace: bool,
+    keep_going: bool,
+}
+
+impl Attack<'_> {
+    /// Runs the plan of each seed, and adds up what comes of it. The first failures are told as `report` says.
+    fn run(
+        &self,
+        totals: Totals,
+        plan: impl Fn(u64) -> Plan + Sync,
+        report: impl Fn(&Failure) -> String + Sync,
+    ) -> Totals {
+        let totals = Mutex::new(totals);
+        on_threads(self.seeds, self.jobs, self.limit, |seed| {
+            let plan = plan(seed);
+            let result = if self.trace { run::run_with_trace(&plan) } else { run::run(&plan) };
+            let mut totals = totals.lock().expect("no thread panics while it adds");
+            totals.runs += 1;
+            let held = result.is_ok();
+            match result {
+                Ok(outcome) => totals.add(seed, &outcome),
+                Err(failure) => {
+                    if totals.failures.len() < FAILURES_TOLD {
+                        println!("{}\n", report(&failure));
+                    }
+                    totals.failures.push(*failure);
+                }
+            }
+            show_progress(totals.runs, totals.failures.len());
+            held || self.keep_going
+        });
+        totals.into_inner().expect("no thread panicked while it added")
+    }
+}
+
+/// Attacks clusters whose groups are merged into one order, one seed after another.
+///
+/// Each seed draws a protocol, 2 to 4 groups that each node hosts, how they skip, and all that `synod sim run` draws.
+/// It is the same as `synod sim run --protocol PROTOCOL --groups merge:N` with that seed.
+#[derive(Args, Clone, Debug)]
+pub struct MergedArgs {
+    /// The seeds to run, from A up to and without B; a single number is one seed.
+    #[arg(long, value_name = "A..B", default_value = "0..500")]
+    pub seeds: Seeds,
+    /// Threads; a seed runs on one. By default one for each processor.
+    #[arg(long = "threads", alias = "jobs", value_name = "COUNT")]
+    pub jobs: Option<usize>,
+    /// Begin no new seed after this many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    pub time_limit: Option<u64>,
+    /// Print every event, of one seed after another.
+    #[arg(long)]
+    pub trace: bool,
+    /// Go on after the first failure, and count failures.
+    #[arg(long)]
+    pub keep_going: bool,
+}
+
+/// Runs seeds of merged groups and reports. The exit code is 1 if an invariant was violated.
+#[must_use]
+pub fn run_merged(args: &MergedArgs) -> ExitCode {
+    let begun = Instant::now();
+    let attack = Attack {
+        seeds: &args.seeds,
+        jobs: jobs(args.jobs, args.trace),
+        limit: args.time_limit.map(Duration::from_secs),
+        trace: args.trace,
+        keep_going: args.keep_going,
+    };
+    let totals = attack.run(Totals::new(None, true), Plan::draw_merging, ToString::to_string);
+    print!("{}", summary(&totals, begun.elapsed(), attack.jobs));
+    totals.code()
+}
+
 /// Runs the seeds and reports. The exit code is 1 if an invariant was violated.
 #[must_use]
 pub fn run(args: &RunArgs) -> ExitCode {
@@ -293,38 +405,17 @@ pub fn run(args: &RunArgs) -> ExitCode {
         eprintln!("{}", unwritable(path, &error));
         return ExitCode::from(2);
     }
-    let totals = Mutex::new(Totals::new(args.protocol));
-    let (limit, jobs) = (args.time_limit.map(Duration::from_secs), jobs(args.jobs, args.trace));
-    on_threads(&args.seeds, jobs, limit, |seed| {
-        let plan = plan(args, seed);
-        let result = if args.trace { run::run_with_trace(&plan) } else { run::run(&plan) };
-        let mut totals = totals.lock().expect("no thread panics while it adds");
-        totals.runs += 1;
-        let held = result.is_ok();
-        match result {
-            Ok(outcome) => {
-                totals.events += outcome.events;
-                totals.commands += outcome.commands as u64;
-                totals.operations += outcome.operations as u64;
-                totals.unanswered += outcome.unanswered as u64;
-                totals.undecided.extend(outcome.undecided.then_some(seed));
-                totals.simulated += outcome.simulated;
-                totals.coverage.add(&outcome.coverage);
-                totals.situations.add(outcome.reached);
-                totals.slowest_recovery = totals.slowest_recovery.max((outcome.recovery, seed));
-            }
-            Err(failure) => {
-                if totals.failures.len() < FAILURES_TOLD {
-                    println!("{}\n", failure.report(args.protocol, args.election));
-                }
-                totals.failures.push(*failure);
-            }
-        }
-        show_progress(totals.runs, totals.failures.len());
-        held || args.keep_going
-    });
-    let totals = totals.into_inner().expect("no thread panicked while it added");
-    print!("{}", summary(&totals, begun.elapsed(), jobs));
+    let attack = Attack {
+        seeds: &args.seeds,
+        jobs: jobs(args.jobs, args.trace),
+        limit: args.time_limit.map(Duration::from_secs),
+        trace: args.trace,
+        keep_going: args.keep_going,
+    };
+    let totals = Totals::new(Some(args.protocol), args.groups.merged);
+    let report = |failure: &Failure| failure.report(args.protocol, args.election);
+    let totals = attack.run(totals, |seed| plan(args, seed), report);
+    print!("{}", summary(&totals, begun.elapsed(), attack.jobs));
     if let Some(path) = &args.html {
         let failed = totals.failures.iter().map(|failure| failure.seed).min();
         if let Err(error) = chart_one(args, failed, path) {
@@ -332,13 +423,12 @@ pub fn run(args: &RunArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    let uncovered = totals.situations.uncovered().count();
+    let uncovered = totals.uncovered();
     if args.require_coverage && uncovered > 0 {
         println!("{uncovered} situations were reached by fewer than {MARK} runs");
         return ExitCode::FAILURE;
     }
-    let held = totals.failures.is_empty() && !too_many_undecided(&totals);
-    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    totals.code()
 }
 
 /// Most groups of a simulated node.
@@ -456,7 +546,9 @@ fn summary(totals: &Totals, elapsed: Duration, jobs: usize) -> String {
         totals.slowest_recovery.0,
         totals.slowest_recovery.1,
     );
-    text += &format!("{}\n{}", totals.coverage, totals.situations);
+    text += &format!("{}\n", totals.coverage);
+    text += &totals.situations.as_ref().map_or(String::new(), ToString::to_string);
+    text += &totals.merges.as_ref().map_or(String::new(), ToString::to_string);
     if !totals.undecided.is_empty() {
         text += &format!("too hard to check for linearizability: seeds {:?}\n", totals.undecided);
     }
@@ -489,7 +581,7 @@ mod tests {
         let totals = |runs, undecided| Totals {
             runs,
             undecided: (0..undecided).collect(),
-            ..Totals::new(ProtocolKind::Raft)
+            ..Totals::new(Some(ProtocolKind::Raft), false)
         };
         assert!(!too_many_undecided(&totals(1, 1)));
         assert!(too_many_undecided(&totals(400, 2)));

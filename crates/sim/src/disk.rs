@@ -565,8 +565,9 @@ impl Disk {
     }
 
     /// Damages some records, recognisably. Like a server, repair makes what the rest proves the log, with
-    /// numbers after the last one that was used. Returns how many slots it says to be decided.
-    pub fn repair_log(&mut self, rng: &mut Rng, planted: Option<Bug>) -> u64 {
+    /// numbers after the last one that was used, where snapshots hold so much of each group. Returns how many slots it
+    /// says to be decided.
+    pub fn repair_log(&mut self, held: &PerGroup<Slot>, rng: &mut Rng, planted: Option<Bug>) -> u64 {
         let lost = if rng.u8(0..4) > 0 { rng.usize(1..4) } else { self.log.len() / 4 };
         for _ in 0..lost {
             if self.log.is_empty() {
@@ -585,7 +586,7 @@ impl Disk {
             if keeps_votes {
                 return records.into_iter().map(|(_, record)| record).collect();
             }
-            salvage_with(records, self.newest_snapshot(group), || proofs(planted))
+            salvage_with(records, held[group], || proofs(planted))
         };
         let kept: PerGroup<Vec<LogRecord>> = self.of.groups().map(salvaged).collect();
         self.log.clear();

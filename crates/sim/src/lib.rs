@@ -23,8 +23,8 @@
 //!
 //! Both are on by default. Without them a state machine of your own runs alone ([`run_guest`]).
 //!
-//! - `kv`: the store, the clients that use and watch it, and what is made for it: scripts, exploration, outages and
-//!   merged groups.
+//! - `kv`: the store, the clients that use and watch it, and what is made for it: scripts, exploration and
+//!   outages.
 //! - `cli`: `synod sim`, which needs `kv`.
 //!
 //! # Equal seeds, equal runs
@@ -58,8 +58,6 @@ mod disk;
 pub mod explore;
 mod files;
 pub mod guest;
-#[cfg(feature = "kv")]
-pub mod merged;
 mod network;
 mod odds;
 #[cfg(feature = "kv")]

@@ -6,24 +6,20 @@ use synod_consensus::ProtocolKind;
 
 use crate::plan::Plan;
 
-/// The variable of the environment that names the run to replay, as `raft:17` or, with merged groups, `merged:17`.
+/// The variable of the environment that names the run to replay, as `raft:17`.
 /// [`run_guest`](crate::run_guest) prints every event of that run, and [`plans`] gives no other plan.
 pub const REPLAY: &str = "SYNOD_SIM_REPLAY";
-
-/// The name of merged groups in place of a protocol's.
-const MERGED: &str = "merged";
 
 /// What names a run among those of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// `None`: the run is one of merged groups.
-    pub protocol: Option<ProtocolKind>,
+    pub protocol: ProtocolKind,
     pub seed: u64,
 }
 
 impl Run {
     pub(crate) fn of(plan: &Plan) -> Run {
-        Run { protocol: Some(plan.settings.consensus.protocol), seed: plan.seed }
+        Run { protocol: plan.settings.consensus.protocol, seed: plan.seed }
     }
 
     /// Whether the environment names this run.
@@ -47,7 +43,7 @@ impl Run {
 
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.protocol.map_or(MERGED, ProtocolKind::name), self.seed)
+        write!(f, "{}:{}", self.protocol.name(), self.seed)
     }
 }
 
@@ -58,10 +54,7 @@ impl FromStr for Run {
         let wrong = |why: &str| format!("{REPLAY}={text}: {why}; write a protocol and a seed, as raft:17");
         let (of, seed) = text.split_once(':').ok_or_else(|| wrong("there is no ':'"))?;
         let seed = seed.parse().map_err(|_| wrong("what follows the ':' is no seed"))?;
-        let protocol = match of {
-            MERGED => None,
-            protocol => Some(protocol.parse::<ProtocolKind>().map_err(|error| wrong(&error.to_string()))?),
-        };
+        let protocol = of.parse::<ProtocolKind>().map_err(|error| wrong(&error.to_string()))?;
         Ok(Run { protocol, seed })
     }
 }
@@ -88,7 +81,7 @@ fn of_runs(seeds: Range<u64>, named: Option<Run>) -> impl Iterator<Item = Plan> 
     let all = || ProtocolKind::ALL.iter().map(|(_, protocol)| *protocol).collect::<Vec<_>>();
     let (protocols, seeds) = match named {
         None => (all(), seeds),
-        Some(Run { protocol, seed }) => (protocol.into_iter().collect(), seed..seed.saturating_add(1)),
+        Some(Run { protocol, seed }) => (vec![protocol], seed..seed.saturating_add(1)),
     };
     let of_protocol = move |protocol| seeds.clone().map(move |seed| Plan::draw(seed, protocol));
     protocols.into_iter().flat_map(of_protocol)
@@ -100,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_run_is_named_by_protocol_and_seed() {
-        for text in ["raft:17", "multipaxos:0", "merged:3"] {
+        for text in ["raft:17", "multipaxos:0"] {
             assert_eq!(text.parse::<Run>().unwrap().to_string(), text);
         }
         let plan = Plan::draw(17, ProtocolKind::Raft);
@@ -123,6 +116,5 @@ mod tests {
         assert!(all.contains(&"raft:5".parse().unwrap()));
         let one: Run = "raft:17".parse().unwrap();
         assert_eq!(runs(Some(one)), [one]);
-        assert!(runs(Some("merged:17".parse().unwrap())).is_empty());
     }
 }

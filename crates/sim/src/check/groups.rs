@@ -78,6 +78,12 @@ impl Groups {
         sets.into_iter().find(|set| set.version == version)
     }
 
+    /// The members of each version, if others follow the group.
+    #[must_use]
+    pub fn member_sets(&self) -> Vec<MemberSet> {
+        self.versions.iter().filter_map(|(_, group)| group.member_set()).collect()
+    }
+
     /// The group as it is after a slot.
     #[must_use]
     pub fn after(&self, slot: Slot) -> &Group {

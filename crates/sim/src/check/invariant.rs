@@ -104,6 +104,11 @@ invariants! {
     CommonOrder = "common-order", "Benz 2013, section 2.4: a deterministic merge";
     /// The place of a merged group that a replica knows is the one that its log says.
     PlaceOfLog = "place-of-the-log", "Benz 2013, corrected: issued slots are a function of the decided log";
+    /// A message leaves once its own record is durable, and not later; those whose records become durable together
+    /// leave in the order in which they were sent.
+    GateOrder = "gate-order", "docs/decisions/0028-a-host-without-threads.md: a message waits for its own record and for no other's";
+    /// A replica takes part in an epoch only once its node has written down who the members are.
+    MembersFirst = "members-first", "docs/decisions/0028-a-host-without-threads.md: members are written down before anything that follows them leaves";
     /// Within a life the ballot, the decided prefix and the executed prefix never go back.
     Monotone = "monotone", "Santos 2012, section 7.4: view never decreases";
     /// Queues, windows and logs in memory stay within the limits that their settings document.

@@ -4,6 +4,7 @@ mod batches;
 #[cfg(feature = "kv")]
 mod compactions;
 mod decided;
+mod gates;
 mod goodput;
 mod groups;
 mod guest;
@@ -29,9 +30,10 @@ pub(crate) use batches::Batches;
 #[cfg(feature = "kv")]
 pub use compactions::Compactions;
 pub(crate) use decided::DecidedLog;
+pub(crate) use gates::SentMessages;
 pub(crate) use goodput::Goodput;
 pub(crate) use groups::{Groups, settled};
-pub(crate) use guest::{Answered, GuestReference};
+pub(crate) use guest::Answered;
 #[cfg(feature = "kv")]
 pub(crate) use history::{Done, EndedLease, check_history};
 pub(crate) use invariant::demand;
@@ -44,7 +46,7 @@ pub(crate) use lives::{Held, Surroundings, Watch};
 pub(crate) use memory::Memory;
 #[cfg(feature = "kv")]
 pub(crate) use model::Model;
-pub(crate) use order::{Order, place_after};
+pub(crate) use order::{Order, Reached};
 pub(crate) use records::{is_learned, slots, values};
 pub(crate) use reference::{Reference, point_of};
 pub(crate) use terms::Terms;

@@ -3,10 +3,10 @@
 //! It is found here from the decided logs alone, another way than the merge finds it: each batch with something to
 //! execute has a key, and the next of the order is the one with the least key, once no group can decide a lesser one.
 
-use std::ops::RangeInclusive;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
-use synod_replica::{Place, Take};
-use synod_wire::{Batch, CommandKind, GroupId, Slot};
+use synod_replica::{Place, Point, Take};
+use synod_wire::{Batch, BatchBuilder, CommandKind, GroupId, SessionId, Slot};
 
 use crate::per_group::PerGroup;
 
@@ -27,6 +27,28 @@ struct Log {
     next: usize,
     /// Slots through this one are in the order, or have nothing to execute.
     through: u64,
+}
+
+/// How far a subscriber is in a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reached {
+    /// Everything through this slot was given to it, or is not to be.
+    slot: usize,
+    /// Only batches at these positions are.
+    from: u64,
+    until: u64,
+}
+
+impl Reached {
+    pub(crate) fn of(point: Point) -> Reached {
+        let slot = usize::try_from(point.slot.0).expect("a short log");
+        Reached { slot, from: point.from, until: point.until.unwrap_or(u64::MAX) }
+    }
+
+    /// The group leaves where this point says.
+    pub(crate) fn leave(&mut self, point: Point) {
+        self.until = point.until.unwrap_or(u64::MAX);
+    }
 }
 
 /// The place of a group after a batch: what `Place::after` says, from the commands themselves.
@@ -53,6 +75,15 @@ impl Order {
     pub(crate) fn new(groups: usize, take: Take) -> Order {
         let log = |_| Log { batches: Vec::new(), places: vec![Place::default()], next: 0, through: 0 };
         Order { take: take.get().into(), logs: (0..groups).map(log).collect() }
+    }
+
+    /// A slot of the first group stands for a backup, and has the first place in the order. It is executed.
+    pub(crate) fn begin_with_backup(&mut self) {
+        let mut loading = BatchBuilder::new();
+        loading.push(SessionId(1), 1, 1, b"");
+        self.decided(GroupId::FIRST, &loading.finish());
+        let log = &mut self.logs[GroupId::FIRST];
+        (log.next, log.through) = (1, 1);
     }
 
     /// A group has decided its next batch.
@@ -105,5 +136,39 @@ impl Order {
         let first = log.through + 1;
         log.through = log.next as u64;
         Some((group, first..=log.through))
+    }
+
+    /// The next batch for a subscriber of these groups that is so far: the one with the least key, unless a group can
+    /// still decide a lesser one. It counts as given.
+    pub(crate) fn next_of(&self, groups: &mut BTreeMap<GroupId, Reached>) -> Option<(GroupId, Slot)> {
+        let mut least: Option<((u64, GroupId, u64), GroupId)> = None;
+        for (&group, reached) in groups.iter_mut() {
+            let log = &self.logs[group];
+            let executes = |at: usize| log.places[at].batches < log.places[at + 1].batches;
+            while reached.slot < log.batches.len()
+                && (!executes(reached.slot) || log.places[reached.slot].position < reached.from)
+            {
+                reached.slot += 1;
+            }
+            let position = log.places[reached.slot.min(log.batches.len())].position.max(reached.from);
+            let key = (position / self.take, group, position);
+            if position < reached.until && least.is_none_or(|(least, _)| key < least) {
+                least = Some((key, group));
+            }
+        }
+        let (_, group) = least?;
+        let reached = groups.get_mut(&group)?;
+        let at = reached.slot;
+        (at < self.logs[group].batches.len()).then(|| {
+            reached.slot += 1;
+            (group, Slot(at as u64 + 1))
+        })
+    }
+
+    /// How many slots of a group after this one say nothing but skips.
+    pub(crate) fn skips_since(&self, group: GroupId, slot: Slot) -> usize {
+        let only_skips = |batch: &&Batch| batch.places().skips_to.is_some() && !batch.places().executes;
+        let after = usize::try_from(slot.0).expect("a short log");
+        self.logs[group].batches.iter().skip(after).filter(only_skips).count()
     }
 }

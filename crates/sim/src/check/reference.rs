@@ -286,7 +286,8 @@ mod tests {
     fn what_a_backup_stands_for_is_the_first_state() {
         let plan = Plan { begins_with_backup: true, ..Plan::draw(3, ProtocolKind::Raft) };
         let group = Group::of(&plan.settings.consensus, (1..=3).map(ReplicaId)).after_backup();
-        let backup = Backup::of(&plan, &group, None).expect("it begins with one");
+        let unused = |machine| Executor::new(machine, group.clone());
+        let backup = Backup::of(&plan, unused, None).expect("it begins with one");
         let executor = |machine| Executor::new(machine, group.clone());
         let mut reference = Reference::new(|| Hosting::of_reference(None), executor, None, Some(&backup));
         assert_eq!(reference.last(), backup::SLOT.0);

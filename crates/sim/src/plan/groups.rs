@@ -1,9 +1,14 @@
 //! Several groups on each node: which take part in a run, and how they are merged into one order.
 
+use std::time::Duration;
+
 use fastrand::Rng;
+use synod_consensus::ProtocolKind;
 use synod_replica::{Skips, Take};
 use synod_wire::GroupId;
 
+#[cfg(feature = "kv")]
+use super::{ChangePlan, ClientPlan, DiskPlan, FaultPlan, MS, NetworkPlan, Odds, Settings, US, Wire};
 use super::{Durability, Plan, WatchPlan, pick};
 
 /// How groups are merged into one order.
@@ -41,7 +46,7 @@ impl Merging {
 
 impl Plan {
     /// The same with this many groups on each node, of which the others follow the first one. What rests on one group
-    /// is left out: leases, those who watch, trials, backups, real files, and the loss of what disks hold.
+    /// is left out: leases, those who watch, trials, backups, and real files.
     ///
     /// # Panics
     /// There is no group.
@@ -50,11 +55,9 @@ impl Plan {
         assert!(groups > 0, "a node hosts a group");
         self.groups = groups;
         if groups > 1 {
-            let weights = &mut self.faults.weights;
-            (weights.lose_log, weights.lose_snapshot, weights.restore, weights.wipe) = (0, 0, 0, 0);
             (self.begins_with_backup, self.disk.files, self.trials) = (false, None, 0);
             (self.clients.leases, self.clients.outlives_leases) = (0, false);
-            (self.watches, self.durability) = (WatchPlan::NONE, Durability::Sync);
+            self.watches = WatchPlan::NONE;
             self.changes.follows = false;
         }
         self
@@ -68,12 +71,94 @@ impl Plan {
     #[must_use]
     pub fn merging(self, groups: usize) -> Plan {
         assert!(groups > 1, "what is merged is several groups");
-        let (clients, watches) = (self.clients, self.watches);
+        let (clients, watches, backup) = (self.clients, self.watches, self.begins_with_backup);
         let mut plan = self.of_groups(groups);
-        (plan.clients, plan.watches) = (clients, watches);
+        (plan.clients, plan.watches, plan.begins_with_backup) = (clients, watches, backup);
         plan.merging = Some(Merging::draw(plan.seed, groups));
         std::iter::once(&mut plan.settings).chain(&mut plan.own).for_each(|settings| settings.merged = true);
         plan
+    }
+
+    /// What a seed draws where groups are merged: any protocol, and how many groups there are.
+    #[must_use]
+    pub fn draw_merging(seed: u64) -> Plan {
+        let rng = &mut Rng::with_seed(seed ^ 0x3e_26_e5);
+        let (_, protocol) = pick(rng, ProtocolKind::ALL);
+        Plan::draw(seed, protocol).merging(rng.usize(2..=4))
+    }
+
+    /// The same with a bug in the merge.
+    ///
+    /// # Panics
+    /// Nothing is merged.
+    #[cfg(feature = "planted-bugs")]
+    #[must_use]
+    pub fn with_merge_bug(mut self, bug: synod_replica::MergeBug) -> Plan {
+        self.merging.as_mut().expect("groups are merged").planted = Some(bug);
+        self
+    }
+
+    /// Two merged groups in which nothing goes wrong, one of them idle, and many clients of the other; nobody suspects
+    /// a leader that is silent for a second.
+    #[cfg(feature = "kv")]
+    #[must_use]
+    pub fn with_an_idle_group(skips: Skips) -> Plan {
+        let drawn = Plan::draw(0, ProtocolKind::MultiPaxos);
+        let mut settings = Settings::default();
+        settings.consensus.election_timeout = 4_000 * MS;
+        settings.clock_interval = Duration::from_secs(3_600);
+        let network = NetworkPlan {
+            wire: Wire::Stream,
+            delay_min: 100 * US,
+            delay_max: 200 * US,
+            slow: Odds::NEVER,
+            reset: Odds::NEVER,
+            damage: Odds::NEVER,
+            ..drawn.network
+        };
+        let disk = DiskPlan { sync: (200 * US, 300 * US), snapshot_fails: Odds::NEVER, ..drawn.disk };
+        let clients = ClientPlan {
+            direct: 60,
+            sessions: 0,
+            think: (Duration::ZERO, 600 * MS),
+            timeout: Duration::from_secs(60),
+            operations: usize::MAX,
+            leases: 0,
+            cancels: Odds::NEVER,
+            ..drawn.clients
+        };
+        let plan = Plan {
+            replicas: 3,
+            settings,
+            own: Vec::new(),
+            // Each group has a leader of its own.
+            priorities: vec![1, 0, 0],
+            durability: Durability::Sync,
+            network,
+            disk,
+            timer_late: Duration::ZERO,
+            execute: (Duration::ZERO, 20 * US),
+            burst: Duration::ZERO,
+            faults: FaultPlan { any_step: Odds::NEVER, ..drawn.faults },
+            changes: ChangePlan::NONE,
+            begins_with_backup: false,
+            births_later: false,
+            clients,
+            watches: WatchPlan::NONE,
+            ..drawn
+        };
+        let mut plan = plan.merging(2);
+        if let Some(merging) = &mut plan.merging {
+            (merging.skips, merging.take, merging.busy) = (skips, Take::MIN, vec![GroupId::FIRST]);
+        }
+        plan
+    }
+
+    /// The priority of a replica, by index, in a group. With several groups each node prefers to lead another one.
+    pub(crate) fn priority(&self, of: usize, group: GroupId) -> u8 {
+        let count = self.priorities.len().max(1);
+        let at = if of < count { (of + usize::from(group.0)) % count } else { of };
+        self.priorities.get(at).copied().unwrap_or(0)
     }
 
     /// How many state machines each node has.

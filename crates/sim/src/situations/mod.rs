@@ -18,6 +18,7 @@
 //! | `ways.rs` | rings along which messages go |
 //! | `backups.rs` | what becomes of the backup that a group begins with |
 //! | `users.rs` | what becomes of leases and watches meanwhile |
+//! | `merging.rs` | the merge of groups into one order |
 //! | `epochs.rs` | changes of the group in the midst of all that |
 //! | `table.rs` | the rows of many runs, for people |
 //!
@@ -32,6 +33,7 @@ mod knowledge;
 mod leaders;
 mod links;
 mod lives;
+mod merging;
 #[cfg(test)]
 mod near_misses;
 mod order;
@@ -48,6 +50,7 @@ use std::fmt;
 use synod_consensus::ProtocolKind;
 use synod_replica::Group;
 
+pub use merging::{MergeCounts, MergeSituation};
 use scene::Scene;
 pub(crate) use scene::{Face, Sight, is_long};
 pub use table::Table;

@@ -5,7 +5,7 @@ use std::{convert::Infallible, time::Duration};
 use bytes::Bytes;
 use synod_consensus::To;
 use synod_host::{Effect, Kept};
-use synod_replica::{Action, Event, Fork, LogRecord, PeerMessage, Replica, SnapshotInfo};
+use synod_replica::{Action, Event, Fork, Group, LogRecord, PeerMessage, Replica, SnapshotInfo};
 use synod_storage::StorageError;
 use synod_wire::{Ballots, Batch, Epoch, GroupId, Lsn, ReplicaId, Slot, Time};
 
@@ -74,7 +74,27 @@ impl World {
         for &group in touched {
             self.check_absence(of, group, effects)?;
         }
-        effects.drain(..).try_for_each(|(group, effect)| self.effect(of, group, effect))
+        let ends_at = self.dies_within(of, effects.len());
+        for (at, (group, effect)) in effects.drain(..).enumerate() {
+            // What is executed is only taken once all else was done, so never.
+            let is_done = ends_at.is_none_or(|end| at < end);
+            if is_done || !matches!(effect, Effect::Action(_)) {
+                self.effect(of, group, effect)?;
+            }
+        }
+        if ends_at.is_some() {
+            self.coverage.crashes_within += 1;
+            self.crash_for_a_while(of);
+        }
+        Ok(())
+    }
+
+    /// How many of the things that a replica wants done are done before its process ends, if it does not come to do
+    /// all.
+    fn dies_within(&mut self, of: usize, effects: usize) -> Option<usize> {
+        let dies = effects > 1 && self.plan.faults.any_step.hit(&mut self.deaths);
+        let dies = dies && !self.faults_are_over() && self.may_crash(of);
+        dies.then(|| self.deaths.usize(1..effects))
     }
 
     /// A replica that takes no part in the group says nothing of its protocol.
@@ -145,15 +165,7 @@ impl World {
                 let mark = if leads { Mark::Leads(epoch, view.ballot) } else { Mark::Follows(epoch, view) };
                 self.note(of, mark, || describe::view(view));
             }
-            Action::Group(becomes) => {
-                if group == FIRST {
-                    machine.files.knows(&becomes);
-                }
-                let hosted = &mut life.hosted[group];
-                hosted.retired &= becomes.member(machine.id).is_none();
-                let delivered = hosted.watch.delivered();
-                self.checks[group].groups.agrees(machine.id, delivered, &becomes)?;
-            }
+            Action::Group(becomes) => self.regroup(of, group, &becomes)?,
             Action::Forked(fork) => {
                 // Whatever is delivered is compared with what others delivered, so a real fork is found before.
                 return demand(false, Invariant::Agreement, || {
@@ -202,6 +214,21 @@ impl World {
         Ok(())
     }
 
+    /// A replica has another group, or begins with one.
+    fn regroup(&mut self, of: usize, group: GroupId, becomes: &Group) -> Checked {
+        let machine = &mut self.machines[of];
+        let Some(life) = &mut machine.life else { return Ok(()) };
+        if group == FIRST {
+            machine.files.knows(becomes);
+        }
+        let hosted = &mut life.hosted[group];
+        hosted.retired &= becomes.member(machine.id).is_none();
+        let delivered = hosted.watch.delivered();
+        self.checks[group].groups.agrees(machine.id, delivered, becomes)?;
+        self.merged_group_changes(group, delivered, becomes);
+        Ok(())
+    }
+
     /// What executes for a group has something to do.
     pub(super) fn execution_of(&mut self, of: usize, group: GroupId, task: Task) {
         if let Some(life) = &mut self.machines[of].life {
@@ -218,9 +245,16 @@ impl World {
     }
 
     fn append(&mut self, of: usize, group: GroupId, lsn: Lsn, record: LogRecord) -> Checked {
-        self.rests_on_backup(of, &record)?;
+        self.rests_on_backup(of, group, &record)?;
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
+        if let LogRecord::Entered { group: entered, .. } = &record
+            && group == FIRST
+        {
+            demand(machine.files.knows_of(entered.version), Invariant::MembersFirst, || {
+                format!("r{} enters epoch {} and has not written down its members", of + 1, entered.epoch)
+            })?;
+        }
         machine.disk.append(group, lsn, &record);
         self.coverage.slots_fetched += u64::from(is_learned(&record));
         if machine.copied {
@@ -250,7 +284,9 @@ impl World {
 
     /// Sends a message once the record that it rests on is durable.
     fn send_after(&mut self, of: usize, group: GroupId, to: To, message: PeerMessage, after: Lsn) -> Checked {
-        if let PeerMessage::Protocol { .. } = &message {
+        if let PeerMessage::Protocol { .. } = &message
+            && group == FIRST
+        {
             self.has_backup(of)?;
         }
         let machine = &mut self.machines[of];
@@ -261,10 +297,14 @@ impl World {
             PeerMessage::Pushed { batches, .. } => self.coverage.slots_pushed += batches.len() as u64,
             _ => {}
         }
-        hosted.gate.durable(machine.disk.durable_of(group));
-        let Some((to, message)) = hosted.gate.send(after, (to, message)) else {
-            let held = hosted.gate.waiting().last().expect("it waits");
-            let bytes = held.1.1.encode().len() as u64;
+        let durable = machine.disk.durable_of(group);
+        hosted.gate.durable(durable);
+        let number = hosted.sent.number();
+        let leaves = hosted.gate.send(after, (number, to, message));
+        hosted.sent.sent(number, after, durable, leaves.is_some())?;
+        let Some((_, to, message)) = leaves else {
+            let (_, (_, _, held)) = hosted.gate.waiting().last().expect("it waits");
+            let bytes = held.encode().len() as u64;
             hosted.holds.messages += bytes;
             hosted.holds.largest_message = hosted.holds.largest_message.max(bytes);
             return Ok(());
@@ -272,7 +312,7 @@ impl World {
         machine.disk.relies(group, after);
         for &to in to.ids() {
             let life = self.machines[of].life.as_ref().expect("it runs");
-            if life.hosted[group].gate.waiting().any(|(_, (held, _))| held.includes(to)) {
+            if life.hosted[group].gate.waiting().any(|(_, (_, held, _))| held.includes(to)) {
                 self.checks[group].situations.see(&Sight::Overtakes { message: &message });
             }
             let to = self.index(to);
@@ -315,6 +355,7 @@ impl World {
         }
         if first {
             self.decide(group, slot, &batch)?;
+            self.see_batch(group, slot);
         }
         self.check_clock(group)?;
         self.group_moves(group, slot)?;
@@ -325,7 +366,11 @@ impl World {
     fn decide(&mut self, group: GroupId, slot: Slot, batch: &Batch) -> Checked {
         let Some(order) = &mut self.order else {
             self.references[group].execute(group, slot, batch, true)?;
-            return self.executed_by_reference(group);
+            #[cfg(feature = "kv")]
+            if group == FIRST {
+                self.see_leases()?;
+            }
+            return Ok(());
         };
         order.decided(group, batch);
         while let Some((group, slots)) = self.order.as_mut().and_then(Order::pop) {
@@ -529,10 +574,11 @@ impl World {
         let hosted = &mut life.hosted[group];
         hosted.gate.durable(durable);
         let ready: Vec<_> = std::iter::from_fn(|| hosted.gate.leave()).collect();
+        hosted.sent.leave(durable, ready.iter().map(|(_, (number, ..))| *number))?;
         ready.iter().for_each(|(after, _)| machine.disk.relies(group, *after));
         hosted.holds.messages -=
-            ready.iter().map(|(_, (_, message))| message.encode().len() as u64).sum::<u64>();
-        for (_, (to, message)) in ready {
+            ready.iter().map(|(_, (_, _, message))| message.encode().len() as u64).sum::<u64>();
+        for (_, (_, to, message)) in ready {
             for &to in to.ids() {
                 let to = self.index(to);
                 self.send(of, to, group, &message)?;

@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use synod_replica::LogRecord;
+use synod_wire::GroupId;
 
 use super::{FIRST, World};
 use crate::{
     backup,
     check::{Checked, Invariant, demand, slots},
+    situations::MergeSituation,
 };
 
 impl World {
@@ -18,6 +20,9 @@ impl World {
             return Ok(());
         }
         self.coverage.backups += 1;
+        if self.order.is_some() {
+            self.merges.see(MergeSituation::BeginsWithBackup);
+        }
         self.note_for_all(|| {
             let (first, slot) = (backup::SLOT.next(), backup::SLOT);
             format!(
@@ -32,8 +37,8 @@ impl World {
     }
 
     /// What a replica writes of a protocol rests on the backup, for which no record stands.
-    pub(super) fn rests_on_backup(&self, of: usize, record: &LogRecord) -> Checked {
-        if self.backup.is_none() {
+    pub(super) fn rests_on_backup(&self, of: usize, group: GroupId, record: &LogRecord) -> Checked {
+        if self.backup.is_none() || group != FIRST {
             return Ok(());
         }
         demand(!slots(record).contains(&backup::SLOT.0), Invariant::BackupUnordered, || {

@@ -21,9 +21,10 @@ use crate::{
     check::{Checked, Done, EndedLease, Invariant, Model, Violation, check_history},
     describe,
     network::between,
-    ops::{Answer, Key, Op, Order, Other, draw_lease_op},
+    ops::{Answer, Key, Lease, Op, Order, Other, Part, draw_lease_op},
     per_group::PerGroup,
     plan::Plan,
+    situations::MergeSituation,
 };
 
 /// A question on its way to a replica.
@@ -81,6 +82,8 @@ struct Worker {
     distance: u64,
     /// The number of the current attempt, which grows with every attempt.
     attempt: u64,
+    /// The group that was asked last to execute the operation.
+    asked: Option<GroupId>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -137,6 +140,8 @@ pub(crate) struct Clients {
     pub(super) history: PerGroup<Vec<Done>>,
     /// The leases that the log has ended by its clock.
     pub(super) ended: Vec<EndedLease>,
+    /// The group in which a lease was granted last.
+    granted: BTreeMap<Lease, GroupId>,
     /// Counts invocations and returns.
     pub(super) stamp: u64,
     pub(super) asked: u64,
@@ -180,6 +185,7 @@ impl Clients {
             probed_from,
             history: (0..plan.states()).map(|_| Vec::new()).collect(),
             ended: Vec::new(),
+            granted: BTreeMap::new(),
             stamp: 0,
             asked: 0,
             rng,
@@ -346,6 +352,7 @@ impl World {
         history.push(Done { op, payload, invoked, returned: None, void: read });
         let client = &mut clients.clients[index];
         client.workers[worker].op = Some(history.len() - 1);
+        client.workers[worker].asked = None;
         if !read && let Session::Open { next, .. } = &mut client.session {
             client.outstanding.insert(*next);
             let lowest = *client.outstanding.first().expect("this one is outstanding");
@@ -377,6 +384,10 @@ impl World {
                     }),
                     _ => None,
                 };
+                if session.is_some() && state.asked.is_some_and(|asked| asked != group) {
+                    self.merges.see(MergeSituation::RetriedElsewhere);
+                }
+                state.asked = Some(group);
                 (Kind::Command, history[op].payload.clone(), session)
             }
         };
@@ -454,6 +465,15 @@ impl World {
             Probe::Write => Probe::Read,
             Probe::Read | Probe::Done => Probe::Done,
         });
+        let lives = matches!(&answer, Answer::Done { parts, .. } if matches!(parts[..], [Part::Lives(1..)]));
+        let asked = client.group;
+        match *done {
+            Op::Grant { lease, .. } if lives => _ = clients.granted.insert(lease, asked),
+            Op::Renew { lease } if lives && clients.granted.get(&lease).is_some_and(|of| *of != asked) => {
+                self.merges.see(MergeSituation::RenewedElsewhere);
+            }
+            _ => {}
+        }
         let returned = Some((clients.stamp(), answer));
         let done = &mut clients.history[group][op];
         (done.returned, done.void) = (returned, false);

@@ -32,6 +32,8 @@ coverage! {
     crashes = "crashes",
     /// Pauses of replicas.
     pauses = "pauses",
+    /// Crashes within a burst, when some of what it wanted was done.
+    crashes_within = "crashes within a burst",
     /// Pauses that lasted for many time-outs.
     long_pauses = "long pauses",
     /// Clocks of replicas that jumped forward.

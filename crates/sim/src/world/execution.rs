@@ -64,6 +64,7 @@ impl World {
             let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
             life.states[at].execution.done();
             self.answer_reads(of, at)?;
+            self.see_reads(of);
         }
         let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
         let state = &mut life.states[at];
@@ -215,9 +216,6 @@ impl World {
             self.note(of, Mark::Note, || format!("cannot write a snapshot: {error}"));
             self.notice_after(of, Duration::ZERO, group, Event::SnapshotTaken(None));
             return Ok(());
-        }
-        if let Some(life) = &mut self.machines[of].life {
-            life.hosted[group].watch.snapshot(slot)?;
         }
         self.coverage.snapshots_taken += 1;
         self.note(of, Mark::Note, || format!("has a snapshot to slot {slot}"));

@@ -159,7 +159,8 @@ impl World {
                 if self.may_lose(of) {
                     self.crash_for_a_while(of);
                     self.note(of, Mark::Note, || "finds its newest snapshot damaged".to_owned());
-                    self.machines[of].disk.damage_snapshot(FIRST);
+                    let group = self.some_group();
+                    self.machines[of].disk.damage_snapshot(group);
                     self.coverage.snapshots_damaged += 1;
                 }
             }
@@ -228,33 +229,18 @@ impl World {
         self.queue.push(self.now + lasts, Happening::Unstall { of });
     }
 
-    /// With a quorum's memory gone, acknowledged writes may be gone by right. So only a minority may lose its log: of
-    /// the voters of every group that is still needed (see `check/groups.rs`), and of every one that may come next.
-    pub(super) fn may_lose(&self, of: usize) -> bool {
-        let machine = &self.machines[of];
-        let lost = |id: &ReplicaId| {
-            let out = |other: &Machine| other.disk.lost || self.is_out(self.index(*id));
-            *id == machine.id || self.machine_of(*id).is_some_and(out)
-        };
-        let holds =
-            |voters: &[ReplicaId]| voters.iter().filter(|id| lost(id)).count() <= (voters.len() - 1) / 2;
-        // A replica that never ran or is gone has nothing to lose.
-        machine.lives > 0
-            && !machine.retired
-            && (machine.disk.lost
-                || self.checks[FIRST].groups.needed().all(|group| holds(&group.voters().collect::<Vec<_>>()))
-                    && self.possible_voters().iter().all(|voters| holds(voters)))
+    /// Whether a process may end, so that those with their memory stay enough.
+    pub(super) fn may_crash(&self, of: usize) -> bool {
+        let durability = self.plan.durability;
+        (durability.keeps_votes(Ending::Process) || self.may_lose(of))
+            && (durability.may_restart() || self.may_stop(of))
     }
 
     pub(super) fn crash_for_a_while(&mut self, of: usize) {
-        let durability = self.plan.durability;
-        let spared = !durability.keeps_votes(Ending::Process) && !self.may_lose(of)
-            || !durability.may_restart() && !self.may_stop(of);
-        if spared {
-            return;
+        if self.may_crash(of) {
+            self.crash(of);
+            self.restart_later(of);
         }
-        self.crash(of);
-        self.restart_later(of);
     }
 
     pub(super) fn restart_later(&mut self, of: usize) {
@@ -277,9 +263,10 @@ impl World {
         }
         self.crash(of);
         let planted = self.plan.settings.consensus.planted;
+        let held = self.checks.groups().map(|group| self.held_by_files(of, group)).collect();
         let disk = &mut self.machines[of].disk;
         if self.plan.disk.repairs && self.faults.rng.u8(0..8) > 0 {
-            self.coverage.slots_kept += disk.repair_log(&mut self.faults.rng, planted);
+            self.coverage.slots_kept += disk.repair_log(&held, &mut self.faults.rng, planted);
             self.coverage.logs_repaired += 1;
         } else if self.faults.rng.bool() {
             let snapshots = self.plan.disk.snapshots_lost.hit(&mut self.faults.rng);
@@ -524,15 +511,15 @@ impl World {
         let end = self.now + settings.request_timeout * REST_TIMEOUTS + timeout * REST_TIMEOUTS;
         let groups: Vec<GroupId> = self.checks.groups().collect();
         let written = |(of, machine): (usize, &Machine)| {
-            groups.iter().map(move |&group| (of, group, machine.disk.last_of(group))).collect::<Vec<_>>()
+            let log = |group| (machine.disk.last_of(group), self.checks[group].log.last());
+            groups.iter().map(move |&group| (of, group, log(group))).collect::<Vec<_>>()
         };
-        let mut restless: Vec<(usize, GroupId, Lsn)> =
-            self.machines.iter().enumerate().flat_map(written).collect();
+        let mut restless: Vec<_> = self.machines.iter().enumerate().flat_map(written).collect();
         loop {
-            restless.retain(|&(of, group, written)| self.waiters(of, group, written).is_some());
-            let Some(&(of, group, written)) = restless.first() else { break };
+            restless.retain(|&(of, group, log)| self.waiters(of, group, log).is_some());
+            let Some(&(of, group, log)) = restless.first() else { break };
             if self.now >= end {
-                let waits = self.waiters(of, group, written).unwrap_or_default();
+                let waits = self.waiters(of, group, log).unwrap_or_default();
                 let detail = format!("long after the last request was made, {waits}");
                 return Err(Violation { invariant: Invariant::NothingWaits, detail });
             }
@@ -544,8 +531,10 @@ impl World {
             .try_for_each(|of| self.checks.groups().try_for_each(|group| self.check_state(of, group)))
     }
 
-    /// What somebody waits for at the replica of a group whose log once ended with `written`, for people.
-    fn waiters(&self, of: usize, group: GroupId, written: Lsn) -> Option<String> {
+    /// What somebody waits for at the replica of a group, whose log once ended with `written` when `decided` was the
+    /// last slot, for people. Where groups are merged each tick of the clock waits until the others have skipped, so
+    /// slots after that may wait at any time.
+    fn waiters(&self, of: usize, group: GroupId, (written, decided): (Lsn, Slot)) -> Option<String> {
         let machine = &self.machines[of];
         let life = machine.life.as_ref()?;
         let (mut waiting, hosted) = (life.replica(group).waiting(), &life.hosted[group]);
@@ -553,6 +542,9 @@ impl World {
         let held = hosted.gate.waiting().filter(|(after, _)| *after <= written).count();
         if held == 0 {
             waiting.held_bytes = 0;
+        }
+        if self.order.is_some() && life.applied(group) >= decided {
+            waiting.unexecuted = 0;
         }
         let (tasks, reads) = (state.execution.len(), state.reads.len());
         let busy = waiting != Waiting::default() || (tasks, held, reads) != (0, 0, 0);

@@ -16,8 +16,8 @@ use synod_wire::{GroupId, ReplicaId, Slot};
 use super::{
     FIRST, Happening, World,
     checks::GroupChecks,
-    lives::birth_of,
-    operator::{VOTERS_MAX, draw_limits, info},
+    operator::{draw_limits, info},
+    possible::{changed, promotion},
 };
 use crate::{
     chart::Mark,
@@ -38,8 +38,6 @@ pub(super) struct FirstGroup {
     history: Vec<Group>,
     /// For each machine, the place of the latest of these groups that its node has seen.
     seen: Vec<usize>,
-    /// The groups that the simulated one becomes if choices of its voters are decided that were asked for.
-    placed: Vec<Group>,
 }
 
 impl FirstGroup {
@@ -47,11 +45,7 @@ impl FirstGroup {
     /// There are at most `capacity` machines.
     pub(super) fn new(plan: &Plan, begins: &Group, capacity: usize) -> Option<FirstGroup> {
         let first = || begins.clone().followed();
-        plan.changes.follows.then(|| FirstGroup {
-            history: vec![first()],
-            seen: vec![0; capacity],
-            placed: Vec::new(),
-        })
+        plan.changes.follows.then(|| FirstGroup { history: vec![first()], seen: vec![0; capacity] })
     }
 
     /// The first group as it is.
@@ -69,9 +63,8 @@ impl FirstGroup {
         Arc::new(self.history[place].member_set().expect("others follow it"))
     }
 
-    /// The member sets that a group may still follow.
-    pub(super) fn sets_after(&self, group: &Group) -> Vec<Arc<MemberSet>> {
-        let Membership::Follows(followed) = group.membership else { return Vec::new() };
+    /// The member sets that a group may still follow that follows this version.
+    pub(super) fn sets_after(&self, followed: u64) -> Vec<Arc<MemberSet>> {
         let mut sets: Vec<_> = (0..self.history.len()).map(|place| self.set_at(place)).collect();
         sets.retain(|set| set.version > followed);
         sets.dedup_by_key(|set| set.version);
@@ -188,10 +181,10 @@ impl World {
         let choice = (rng.u8(0..4) > 0).then(|| Choice::of(voters, others));
         let request = ChangeRequest { expected: group.version, change: Change::Place(choice) };
         let Some(next) = group.apply(Slot(1), &request).ok().map(settled) else { return Ok(()) };
-        if !self.holds_as_it_follows(&next, &first.sets_after(&next)) {
+        if !self.holds_as_it_follows(&next, &self.sets_after(FIRST, &next)) {
             return Ok(());
         }
-        self.first.iter_mut().for_each(|first| first.placed.push(next.clone()));
+        self.operator.possible.push((FIRST, next));
         self.ask_for_change(of, FIRST, request)
     }
 
@@ -199,33 +192,8 @@ impl World {
     /// without end.
     fn is_sensible_to_follow(&self, next: &Group) -> bool {
         let machines = (self.plan.replicas + self.plan.changes.spares) as u64;
-        let holds = |group: &Group| {
-            let mut sets = self.first.as_ref().map(|first| first.sets_after(group)).unwrap_or_default();
-            sets.extend(next.member_set().map(Arc::new));
-            self.holds_as_it_follows(group, &sets)
-        };
-        next.next_id.0 - 1 <= machines && self.possible_groups().all(holds)
-    }
-
-    /// Whether a group has enough voters with their memory, and not too many, while it follows these sets.
-    fn holds_as_it_follows(&self, group: &Group, sets: &[Arc<MemberSet>]) -> bool {
-        voters_after(group, sets).iter().all(|voters| {
-            voters.len() <= VOTERS_MAX.max(self.plan.replicas)
-                && self.lost_among(voters) <= (voters.len() - 1) / 2
-        })
-    }
-
-    /// The simulated group, and what it may become if a choice of voters is decided that was asked for.
-    fn possible_groups(&self) -> impl Iterator<Item = &Group> {
-        let group = self.checks[FIRST].log.group();
-        let placed = self.first.iter().flat_map(|first| &first.placed);
-        [group].into_iter().chain(placed.filter(|placed| placed.version > group.version))
-    }
-
-    /// The voters of every group that the simulated one becomes as it follows the first group.
-    pub(super) fn voters_as_it_follows(&self) -> Vec<Vec<ReplicaId>> {
-        let Some(first) = &self.first else { return Vec::new() };
-        self.possible_groups().flat_map(|group| voters_after(group, &first.sets_after(group))).collect()
+        let more: Vec<_> = next.member_set().into_iter().collect();
+        next.next_id.0 - 1 <= machines && self.others_hold(FIRST, &more)
     }
 
     /// A replica is asked to have the group follow a set that its node has seen at any time.
@@ -414,41 +382,6 @@ fn differs(before: &Group, group: &Group, set: &MemberSet) -> Option<String> {
     few.then(|| format!("of {} voters {} are left", before.voters().count(), group.voters().count()))
 }
 
-/// A promotion that a group does not refuse for the birth that it names.
-pub(crate) fn promotion(group: &Group, id: ReplicaId) -> Change {
-    let birth = group.birth_of(id).unwrap_or_else(|| birth_of(id));
-    Change::Promote { id, birth: Some(birth).filter(|_| group.names_births()) }
-}
-
-/// A group after a change that is complete at once; `None` if the change is refused.
-fn changed(group: &Group, change: Change) -> Option<Group> {
-    let request = ChangeRequest { expected: group.version, change };
-    group.apply(Slot(1), &request).ok().map(settled)
-}
-
-/// The voters of every group that a group becomes if it follows some of these sets, one after the other, and its
-/// learners are promoted meanwhile, at any time.
-pub(super) fn voters_after(group: &Group, sets: &[Arc<MemberSet>]) -> Vec<Vec<ReplicaId>> {
-    let members = |group: &Group| {
-        let standings: Vec<_> = group.members.iter().map(|member| (member.id, member.standing)).collect();
-        (group.membership, standings, group.placement.clone())
-    };
-    let mut found = vec![settled(group.clone())];
-    let mut place = 0;
-    while let Some(group) = found.get(place).cloned() {
-        let promotions =
-            group.learners().filter(|(_, goal)| *goal != Goal::Learn).map(|(id, _)| promotion(&group, id));
-        let sets = sets.iter().map(|set| Change::Follow(Arc::clone(set)));
-        for next in promotions.chain(sets).filter_map(|change| changed(&group, change)) {
-            if !found.iter().any(|known| members(known) == members(&next)) {
-                found.push(next);
-            }
-        }
-        place += 1;
-    }
-    found.iter().map(|group| group.voters().collect()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -468,19 +401,6 @@ mod tests {
 
     fn set(first: &Group) -> Arc<MemberSet> {
         Arc::new(first.member_set().expect("others follow it"))
-    }
-
-    #[test]
-    fn the_voters_that_may_come_are_those_of_each_set_and_of_what_leads_there() {
-        let begins = first();
-        let joined = add(&begins, Goal::Replace(ReplicaId(1)));
-        let replaced = changed(&joined, Change::promote(ReplicaId(4))).unwrap();
-        let left = changed(&replaced, Change::Remove(ReplicaId(2))).unwrap();
-        let follows = begins.clone().following(begins.version);
-        let mut voters = voters_after(&follows, &[set(&joined), set(&replaced), set(&left)]);
-        voters.sort();
-        voters.dedup();
-        assert_eq!(voters, [ids(&[1, 2, 3]), ids(&[1, 3]), ids(&[2, 3, 4]), ids(&[3, 4])]);
     }
 
     #[test]

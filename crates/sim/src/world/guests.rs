@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, rc::Rc, time::Duration};
 use bytes::Bytes;
 use fastrand::Rng;
 use synod_replica::{Outcome, RequestError, SessionCommand};
-use synod_wire::{CommandKind, SessionId};
+use synod_wire::{CommandKind, GroupId, SessionId};
 
 #[cfg(not(feature = "kv"))]
 use super::alone::Probes;
@@ -197,8 +197,17 @@ impl World {
             let what = client.under_way.map(|at| guests.guest.describe(&guests.history[at].command));
             format!("g{index:<9}→ r{}  {}", of + 1, what.unwrap_or_else(|| "open a session".to_owned()))
         });
-        self.checks[FIRST].log.submitted(&payload);
-        self.command(of, FIRST, (kind, session, payload), Waiter::Guest(index))
+        let group = self.guest_group();
+        self.checks[group].log.submitted(&payload);
+        self.command(of, group, (kind, session, payload), Waiter::Guest(index))
+    }
+
+    /// The group that a guest's client asks: any that clients use, if groups are merged.
+    fn guest_group(&mut self) -> GroupId {
+        match (&self.plan.merging, &mut self.guests) {
+            (Some(merging), Some(guests)) => merging.busy[guests.rng.usize(0..merging.busy.len())],
+            _ => FIRST,
+        }
     }
 
     /// A client reads at a replica.
@@ -206,7 +215,8 @@ impl World {
         let Some(guests) = &mut self.guests else { return Ok(()) };
         self.trace.line(self.now, || format!("g{index:<9}→ r{}  read {}", of + 1, text_of(&query)));
         guests.clients[index].reading = Some(Reading { query, from: guests.known });
-        self.query(of, FIRST, Question::Guest(index))
+        let group = self.guest_group();
+        self.query(of, group, Question::Guest(index))
     }
 
     /// The read of a guest's client is answered from what the replica has executed.
@@ -267,8 +277,9 @@ impl World {
         guests.owned += 1;
         // Clients' commands are numbered from below.
         let payload = payload(!guests.owned, &command);
-        self.checks[FIRST].log.submitted(&payload);
-        self.command(of, FIRST, (CommandKind::Apply, None, payload), Waiter::OfGuest)
+        let group = self.guest_group();
+        self.checks[group].log.submitted(&payload);
+        self.command(of, group, (CommandKind::Apply, None, payload), Waiter::OfGuest)
     }
 
     fn guest_place(&self, of: usize) -> Option<Place> {

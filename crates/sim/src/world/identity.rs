@@ -18,6 +18,7 @@ use super::{
     FIRST, Happening, World,
     links::News,
     machine::{Life, Machine},
+    merging::file_of,
 };
 use crate::{
     chart,
@@ -118,6 +119,11 @@ impl Files {
         if self.present.as_ref().is_none_or(|present| present.version < group.version) {
             self.present = Some(group.clone());
         }
+    }
+
+    /// Whether this version of the group was recorded, or a later one.
+    pub(super) fn knows_of(&self, version: u64) -> bool {
+        self.present.as_ref().is_some_and(|present| present.version >= version)
     }
 
     /// Whether the replica `id` has welcomed this one.
@@ -341,18 +347,27 @@ impl World {
 
     /// Whether most of the replicas with which the group began would vote if this one of them were wiped: it would not
     /// vote, and neither would a replica that has still to meet it for the first time. Nobody waits for one that joined
-    /// later.
+    /// later; but one that votes in the first group ends for good, and other groups may wait for it.
     fn may_be_wiped(&self, of: usize) -> bool {
         let first = 0..self.plan.replicas;
         let out = |at: &usize| self.would_be_out(*at, Some(of));
-        !first.contains(&of) || first.clone().filter(out).count() <= (self.plan.replicas - 1) / 2
+        if first.contains(&of) {
+            return first.filter(out).count() <= (self.plan.replicas - 1) / 2;
+        }
+        self.plan.groups == 1 || self.votes_wherever_it_may(of)
     }
 
     /// Whether a replica that must not start again may end: not if others wait for it, for the first time or to vote.
     pub(super) fn may_stop(&self, of: usize) -> bool {
         let met = |at: usize| self.machines[at].stopped || self.machines[at].files.met_all;
-        let joins = self.checks[FIRST].log.group().learners().any(|(id, _)| id == self.machines[of].id);
-        (0..self.plan.replicas).all(met) && !joins
+        (0..self.plan.replicas).all(met) && self.votes_wherever_it_may(of)
+    }
+
+    /// Whether every group has a member of the first one as a voter: if not, a group may wait for it, or may come to.
+    fn votes_wherever_it_may(&self, of: usize) -> bool {
+        let id = self.machines[of].id;
+        self.checks[FIRST].log.group().member(id).is_none()
+            || self.checks.all().all(|checks| checks.log.group().votes(id))
     }
 
     /// Whether a replica is out until an operator acts, because it was wiped or has still to meet one that was.
@@ -428,7 +443,7 @@ impl World {
         (machine.wiped, machine.copied) = (true, false);
         // A first member that begins as if it never was is made of the backup once more.
         if let Some(backup) = self.backup.as_ref().filter(|_| of < self.plan.replicas) {
-            machine.begin_with(backup);
+            machine.begin_with(file_of(backup, &self.plan));
         }
     }
 

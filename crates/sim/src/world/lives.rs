@@ -24,7 +24,7 @@ use crate::{
     network::{Loss, Wire, between},
     per_group::PerGroup,
     plan::{Ending, Plan},
-    situations::{Face, Sight, is_long},
+    situations::{Face, MergeSituation, Sight, is_long},
 };
 
 impl World {
@@ -146,7 +146,7 @@ impl World {
         };
         let mut settings = self.plan.settings_of(of).clone();
         settings.consensus.planted = self.plan.settings.consensus.planted;
-        settings.consensus.priority = self.plan.priorities.get(of).copied().unwrap_or(0);
+        settings.consensus.priority = self.plan.priority(of, group);
         if self.order.is_some() && group != FIRST {
             // The groups have one clock, and the first one moves it.
             settings.clock_interval = NEVER_TICKS;
@@ -227,6 +227,7 @@ impl World {
 
     /// Ends a life. The disk keeps what is durable, and some prefix of the rest.
     pub(crate) fn end_life(&mut self, of: usize, ending: Ending) {
+        self.see_end_of_merge(of);
         let Some(mut life) = self.machines[of].life.take() else { return };
         let held = life.hosted.all().map(|hosted| hosted.gate.waiting().len()).sum();
         self.note(of, Mark::Crashes, || match held {
@@ -306,6 +307,9 @@ impl World {
         self.coverage.jumps += 1;
         let long = is_long(by, self.plan.settings.consensus.election_timeout);
         self.see(&Sight::Jumps { of, long });
+        if self.waits_for(of).is_some() {
+            self.merges.see(MergeSituation::JumpWhileWaiting);
+        }
         self.note(of, Mark::Note, || format!("its clock jumps by {by:?}"));
         self.set_timer(of);
     }
@@ -325,7 +329,12 @@ impl World {
             let delivered = &mut self.machines[of].delivered[group];
             *delivered = slot.max(*delivered);
         }
-        if let (Event::SnapshotShared(info), Some(life)) = (&event, &mut self.machines[of].life) {
+        if matches!(event, Event::SnapshotShared(_)) {
+            self.merges.see(MergeSituation::SharedTrims);
+        }
+        if let (Event::SnapshotShared(info) | Event::SnapshotTaken(Some(info)), Some(life)) =
+            (&event, &mut self.machines[of].life)
+        {
             life.hosted[group].watch.snapshot(info.slot)?;
         }
         self.step(of, group, event)
@@ -480,7 +489,13 @@ impl World {
             decided: self.checks[group].log.last(),
         };
         hosted.watch.stepped(&status, hosted.holds, self.plan.settings_of(of), &world)?;
-        self.coverage.backlogs += u64::from(status.backlogged && !hosted.backlogged);
+        let is_new = status.backlogged && !hosted.backlogged;
+        self.coverage.backlogs += u64::from(is_new);
+        if let Some(merged) = states[FIRST].merged().filter(|_| is_new)
+            && merged.executor.waits_for().is_some()
+        {
+            self.merges.see(MergeSituation::Backlogged);
+        }
         hosted.backlogged = status.backlogged;
         self.coverage.sends_given_up += status.sends_given_up - hosted.sends_given_up;
         hosted.sends_given_up = status.sends_given_up;
@@ -528,7 +543,7 @@ pub(super) fn first_group(plan: &Plan, of: GroupId) -> Group {
         // As if the voters had met, and named their births, before anything else.
         group.members.iter_mut().for_each(|member| member.birth = Some(birth_of(member.id)));
     }
-    if plan.begins_with_backup {
+    if plan.begins_with_backup && of == FIRST {
         group = group.after_backup();
     }
     match of {

@@ -15,8 +15,8 @@ use super::{
     waiting::{Question, Waiter},
 };
 use crate::{
-    backup::{self, Backup},
-    check::{Held, Watch},
+    backup,
+    check::{Held, SentMessages, Watch},
     clock::{Clock, Moment},
     disk::Disk,
     files::Files as RealFiles,
@@ -94,8 +94,9 @@ pub(crate) struct Life {
 #[derive(Debug)]
 pub(crate) struct Hosted {
     pub(crate) watch: Watch,
-    /// Messages that wait for their records.
-    pub(crate) gate: Gate<(To, PeerMessage)>,
+    /// Messages that wait for their records, each with its number among all that the replica sent.
+    pub(crate) gate: Gate<(u64, To, PeerMessage)>,
+    pub(crate) sent: SentMessages,
     /// The bytes of these, and of the batches that the executor has to execute.
     pub(crate) holds: Held,
     /// As of the last step: whether the replica took nothing in, and how many messages it had not sent for want of
@@ -116,6 +117,7 @@ impl Hosted {
         Hosted {
             watch,
             gate: Gate::new(durable),
+            sent: SentMessages::default(),
             holds: Held::default(),
             backlogged: false,
             sends_given_up: 0,
@@ -320,8 +322,8 @@ impl Machine {
     }
 
     /// Leaves on the disk, which is empty, what a restore of a backup leaves there.
-    pub(crate) fn begin_with(&mut self, backup: &Backup) {
-        self.disk.begin_with(FIRST, backup::SLOT, backup.snapshot());
+    pub(crate) fn begin_with(&mut self, snapshot: Bytes) {
+        self.disk.begin_with(FIRST, backup::SLOT, snapshot);
         self.delivered[FIRST] = self.delivered[FIRST].max(backup::SLOT);
     }
 

@@ -3,24 +3,28 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use synod_consensus::Role;
 use synod_host::{Kept, SnapshotBook};
 use synod_replica::{
-    Cut, Event, MergedExecutor, MergedFile, MergedFiles, Outcome, RequestError, Restored, SnapshotInfo,
+    Cut, Event, Group, MergedExecutor, MergedFile, MergedFiles, Outcome, RequestError, Restored, SnapshotInfo,
 };
-use synod_wire::{Ballots, Batch, GroupId, Slot};
+use synod_wire::{Ballots, Batch, CommandKind, GroupId, ReplicaId, Slot};
 
 use super::{
     FIRST, World,
     lives::Found,
-    machine::{Awaited, Executing, Merged, State, Task},
+    machine::{Awaited, Executing, Life, Merged, State, Task},
     replaced,
     waiting::Waiter,
 };
 use crate::{
+    backup::Backup,
     chart::Mark,
     check::{Checked, Invariant, Violation, demand},
     network::between,
-    sealed::unsealed,
+    plan::Plan,
+    sealed::{sealed, unsealed},
+    situations::MergeSituation,
 };
 
 impl World {
@@ -34,9 +38,12 @@ impl World {
             let cut = cut_of(bytes).ok_or_else(|| unsound("a file is damaged, or of one group"))?;
             files.add(MergedFile { cut, group, slot, bytes: bytes.len() as u64 });
         }
+        let mut read = 0;
         let snapshots = files.restore_all(&mut executor, |executor, file| {
             let content = disk.snapshot(file.group, file.slot).and_then(unsealed).unwrap_or_default();
+            let before = executor.cut();
             executor.restore(&mut &content[..]).map_err(|error| unsound(&error.to_string()))?;
+            read += u32::from(executor.cut() != before);
             Ok(true)
         })?;
         for (group, slot) in self.checks.groups().zip(executor.cut().slots) {
@@ -46,6 +53,7 @@ impl World {
                 format!("the log of {group} at r{who} is trimmed to slot {trimmed}; its files hold {slot}")
             })?;
         }
+        self.see_restart(of, read, &executor.cut().slots);
         let shown = executor.clocked(FIRST);
         let (executor, waiting) = (MergedExecutor::of(executor), Default::default());
         let merged = Merged { executor, waiting, shown };
@@ -86,7 +94,7 @@ impl World {
                 let asked = |awaited: &Awaited| awaited.waiters.iter().any(|(place, _)| *place == at);
                 at % 2 == 0 || waiting.get(of).is_some_and(asked)
             };
-            let Some((group, slot, _, outcomes)) = executor.execute(awaited) else { return Ok(()) };
+            let Some((group, slot, _, outcomes)) = executor.execute(awaited) else { break };
             let order = executor.executor().cut().order;
             let waiters = self.has_its_turn(of, (group, slot));
             self.line(of, || format!("executes slot {slot} of {group}, through batch {order}"));
@@ -102,6 +110,22 @@ impl World {
                 self.answer_request(of, waiter, outcomes[place].clone())?;
             }
             self.check_guest(of)?;
+            if of >= self.plan.replicas {
+                self.merges.see(MergeSituation::Joins);
+            }
+        }
+        if self.waits_for(of).is_some_and(|group| self.leader_of(group).is_none()) {
+            self.merges.see(MergeSituation::LeaderlessGroup);
+        }
+        Ok(())
+    }
+
+    /// The group that all others wait for at a replica, if a batch waits there.
+    pub(super) fn waits_for(&self, of: usize) -> Option<GroupId> {
+        let life = self.machines[of].life.as_ref()?;
+        match &life.states[FIRST].executing {
+            Executing::Alone(_) => None,
+            Executing::Merged(merged) => merged.executor.waits_for(),
         }
     }
 
@@ -148,7 +172,6 @@ impl World {
         }
         let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
         machine.disk.write_merged(group, slot, bytes);
-        life.hosted[group].watch.snapshot(slot)?;
         let shared = life.book.written(group, info, Some(cut));
         for (group, kept) in life.book.keep(time, group) {
             let Kept::Slots(slots) = kept else { unreachable!("groups that are merged") };
@@ -193,12 +216,14 @@ impl World {
             return Ok(());
         };
         let Some(merged) = self.merged(of) else { return Ok(()) };
+        let members = member_ids(merged.executor.executor().group());
         let before = merged.executor.executor().cut();
         let restored = merged.executor.restore(group, info, || Ok(&content[..]));
         let Restored { events, gone } = restored.map_err(|error| {
             unsound(&format!("r{} cannot install slot {} of {group}: {error}", of + 1, info.slot))
         })?;
         let after = merged.executor.executor().cut();
+        let has_others = members != member_ids(merged.executor.executor().group());
         demand(after.order >= before.order, Invariant::Monotone, || {
             format!("r{} goes back from batch {} to batch {}", of + 1, before.order, after.order)
         })?;
@@ -217,6 +242,16 @@ impl World {
             let [held, before] = [&after.slots, &before.slots].map(|slots| text_of(slots));
             format!("installs slot {} of {group}: it has {held}, and had {before}", info.slot)
         });
+        let held = Cut::read_from(&mut &content[..]).ok().flatten().unwrap_or_else(|| before.clone());
+        self.see_installed(of, group, (&before, &held, &after));
+        for (seen, situation) in [
+            (has_others, MergeSituation::MembersBySnapshot),
+            (!gone.is_empty(), MergeSituation::GoneWithSnapshot),
+        ] {
+            if seen {
+                self.merges.see(situation);
+            }
+        }
         self.check_state(of, group)?;
         self.check_guest(of)?;
         gone.into_iter().try_for_each(|gone| self.is_gone(of, gone))?;
@@ -250,8 +285,120 @@ impl World {
 
     /// A node has had groups skip to these positions.
     pub(super) fn see_skips(&mut self, of: usize, skips: &[(GroupId, u64)]) {
-        for (group, target) in skips {
+        for &(group, target) in skips {
+            let earlier = self.skipped.insert((group, target), of);
+            if earlier.is_some_and(|earlier| earlier != of) {
+                self.merges.see(MergeSituation::TwoCaretakers);
+            }
             self.line(of, || format!("has {group} skip to {target}"));
+        }
+    }
+
+    /// A batch of a merged group was decided.
+    pub(super) fn see_batch(&mut self, group: GroupId, slot: Slot) {
+        let Some(order) = &self.order else { return };
+        let batch = order.batch(group, slot);
+        let (places, moved) = (batch.places(), order.place(group, slot) != order.place(group, slot.prev()));
+        let skips = batch.commands().any(|command| command.kind == CommandKind::Skip);
+        if places.skips_to.is_some() && !moved {
+            self.merges.see(MergeSituation::SkipWithoutWeight);
+        }
+        if places.executes && skips {
+            self.merges.see(MergeSituation::SkipAmongCommands);
+        }
+    }
+
+    /// Reads that all groups have confirmed may wait until one has skipped.
+    pub(super) fn see_reads(&mut self, of: usize) {
+        let waits = |life: &Life| !life.states[FIRST].reads.is_empty();
+        if self.order.is_some() && self.machines[of].life.as_ref().is_some_and(waits) {
+            self.merges.see(MergeSituation::ReadWaitsForSkip);
+        }
+    }
+
+    /// A life began with what this many files held.
+    fn see_restart(&mut self, of: usize, read: u32, slots: &[Slot]) {
+        let id = self.machines[of].id;
+        // A first life begins with a backup, if with anything.
+        if read > 0 && self.machines[of].lives > 1 {
+            self.merges.see(MergeSituation::RestartFromSnapshot);
+            if read > 1 {
+                self.merges.see(MergeSituation::RestartFromSeveral);
+            }
+        }
+        let has_state = slots.iter().any(|slot| *slot > Slot::ZERO);
+        if has_state && self.checks.all().any(|checks| checks.log.group().member(id).is_none()) {
+            self.merges.see(MergeSituation::RemovedRestarts);
+        }
+    }
+
+    /// A snapshot that holds so much was installed for a group, between these two states.
+    fn see_installed(&mut self, of: usize, group: GroupId, (before, held, after): (&Cut, &Cut, &Cut)) {
+        for (at, (held, before)) in held.slots.iter().zip(&before.slots).enumerate() {
+            if at != usize::from(group.0) && held > before {
+                self.merges.see(MergeSituation::MovedOthers);
+            }
+            if held < before {
+                self.merges.see(MergeSituation::HeadKept);
+            }
+        }
+        if of >= self.plan.replicas && before.order == 0 && after.order > 0 {
+            self.merges.see(MergeSituation::JoinsBySnapshot);
+        }
+        if held.order < before.order && after.slots != before.slots {
+            self.merges.see(MergeSituation::OlderInstalled);
+        }
+    }
+
+    /// The life of a replica of merged groups ends.
+    pub(super) fn see_end_of_merge(&mut self, of: usize) {
+        let Some(life) = self.machines[of].life.as_ref().filter(|_| self.order.is_some()) else { return };
+        let executed = life.executor(FIRST).cut().order;
+        if self.waits_for(of).is_some() {
+            self.merges.see(MergeSituation::WaitingAtCrash);
+        }
+        if of >= self.plan.replicas && executed < self.references[FIRST].last() {
+            self.merges.see(MergeSituation::JoinerCrashes);
+        }
+    }
+
+    /// A replica of a merged group that has delivered so much has another group.
+    pub(super) fn merged_group_changes(&mut self, group: GroupId, delivered: Slot, becomes: &Group) {
+        if self.order.is_none() || delivered == Slot::ZERO {
+            return;
+        }
+        let began = &self.plan.settings.consensus;
+        if (becomes.protocol, becomes.election) != (began.protocol, began.election) {
+            self.merges.see(MergeSituation::ProtocolChanges);
+        }
+        if becomes.placement.is_some() {
+            self.merges.see(MergeSituation::VotersChosen);
+        }
+        if group == FIRST {
+            (0..self.machines.len()).for_each(|of| self.see_removal(of, becomes));
+        }
+    }
+
+    /// The first group may have removed a node that does not know it yet.
+    fn see_removal(&mut self, of: usize, first: &Group) {
+        let id = self.machines[of].id;
+        let Some(life) = self.machines[of].life.as_ref().filter(|_| first.member(id).is_none()) else {
+            return;
+        };
+        if life.replica(FIRST).group().member(id).is_none() {
+            return; // It knows.
+        }
+        let mut others = life.host.replicas().skip(1);
+        let leads = others.clone().any(|replica| replica.status().protocol.role == Role::Leader);
+        let votes = others.any(|replica| replica.group().votes(id));
+        for (seen, situation) in [
+            (leads, MergeSituation::LeaderRemoved),
+            (votes, MergeSituation::StillVotes),
+            (self.waits_for(of).is_some(), MergeSituation::RemovedWhileWaiting),
+        ] {
+            if seen {
+                self.merges.see(situation);
+            }
         }
     }
 
@@ -266,6 +413,12 @@ impl World {
     }
 }
 
+/// The file with which each first member begins that begins with a backup.
+pub(super) fn file_of(backup: &Backup, plan: &Plan) -> Bytes {
+    let snapshot = backup.snapshot();
+    if plan.merging.is_some() { sealed(snapshot.to_vec()) } else { snapshot }
+}
+
 /// How far merged groups are in a file.
 fn cut_of(file: &Bytes) -> Option<Cut> {
     Cut::read_from(&mut &unsealed(file)?[..]).ok().flatten()
@@ -274,6 +427,10 @@ fn cut_of(file: &Bytes) -> Option<Cut> {
 /// Text for people: how far groups are.
 fn text_of(slots: &[Slot]) -> String {
     slots.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+fn member_ids(group: &Group) -> Vec<ReplicaId> {
+    group.members.iter().map(|member| member.id).collect()
 }
 
 fn unsound(detail: &str) -> Violation {

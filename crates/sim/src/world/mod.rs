@@ -19,9 +19,12 @@
 //! | `guests.rs` | clients of a state machine that somebody brings |
 //! | `alone.rs` | what is left of the store's clients where there is no store |
 //! | `faults.rs` | what goes wrong, and the end of all that |
+//! | `idling.rs` | merged groups that nobody asks for anything |
+//! | `subscribers.rs` | those who follow some merged groups |
 //! | `operator.rs` | changes of the group, and the machines that come and go with them |
 //! | `first_group.rs` | the group whose members this one follows |
 //! | `backup.rs` | a group that begins with the state of a backup |
+//! | `possible.rs` | the groups that may come next, and who may lose its memory |
 //! | `outage.rs` | one fault that lasts, and for how long nobody serves |
 //! | `trials.rs` | networks that keep only some links for long |
 //! | `manual.rs` | a world that a script moves, step by step |
@@ -39,6 +42,7 @@ mod faults;
 mod first_group;
 mod guests;
 mod identity;
+mod idling;
 mod links;
 mod lives;
 mod machine;
@@ -47,8 +51,10 @@ mod merging;
 mod operator;
 #[cfg(feature = "kv")]
 mod outage;
+mod possible;
 #[cfg(feature = "kv")]
 mod requests;
+mod subscribers;
 mod trials;
 mod waiting;
 #[cfg(feature = "kv")]
@@ -72,7 +78,7 @@ use crate::{
     per_group::PerGroup,
     plan::{Family, Plan},
     queue::EventQueue,
-    situations::{Reached, Sight},
+    situations::{MergeCounts, Reached, Sight},
     trace::Trace,
 };
 #[cfg(feature = "kv")]
@@ -85,7 +91,6 @@ use clients::{Ask, Clients, Heard, is_question};
 pub use coverage::Coverage;
 use faults::Faults;
 use first_group::FirstGroup;
-pub(crate) use first_group::promotion;
 use guests::Guests;
 use links::News;
 use machine::Machine;
@@ -94,6 +99,8 @@ use operator::Operator;
 pub(crate) use operator::info as member_info;
 #[cfg(feature = "kv")]
 pub(crate) use outage::REPLICAS as OUTAGE_REPLICAS;
+pub(crate) use possible::promotion;
+use subscribers::Subscribers;
 use trials::Trials;
 pub(crate) use trials::duration as trial_duration;
 use waiting::{Question, Waiter};
@@ -207,6 +214,11 @@ pub struct World {
     references: PerGroup<Reference>,
     /// The common order, if groups are merged.
     order: Option<Order>,
+    subscribers: Subscribers,
+    /// The situations of merged groups that were seen.
+    merges: MergeCounts,
+    /// The machine that proposed to skip to a position of a group.
+    skipped: BTreeMap<(GroupId, u64), usize>,
     goodput: Goodput,
     trace: Trace,
     /// Hears of everything that a chart shows, if one is wanted.
@@ -234,6 +246,8 @@ pub struct World {
     arrivals: Vec<Arrival>,
     /// The same.
     effects: Vec<(GroupId, Effect<Waiter, Question>)>,
+    /// When processes die within a burst, apart from the world's own draws.
+    deaths: Rng,
 }
 
 /// What came of a run.
@@ -261,6 +275,8 @@ pub struct Outcome {
     pub coverage: Coverage,
     /// The dangerous situations among that.
     pub reached: Reached,
+    /// The situations of merged groups.
+    pub merges: MergeCounts,
 }
 
 impl World {
@@ -276,18 +292,21 @@ impl World {
         let replicas = plan.replicas;
         let capacity = replicas + plan.changes.spares;
         let first = lives::first_group(&plan, FIRST);
-        let backup = Backup::of(&plan, &first, guest.as_ref());
+        let backup = Backup::of(&plan, |machine| executor(&plan, FIRST, machine), guest.as_ref());
         let mut machines: Vec<_> =
             (1..=replicas as u64).map(|id| Machine::new(ReplicaId(id), &plan)).collect();
         if let Some(backup) = &backup {
-            machines.iter_mut().for_each(|machine| machine.begin_with(backup));
+            machines.iter_mut().for_each(|machine| machine.begin_with(merging::file_of(backup, &plan)));
         }
         let groups = |count| (0..count as u16).map(GroupId);
         let checks = groups(plan.groups).map(|group| checks(&plan, group, capacity)).collect();
         let references = groups(plan.states());
         let references =
             references.map(|at| reference_of(&plan, at, guest.as_ref(), backup.as_ref())).collect();
-        let order = plan.merging.as_ref().map(|merging| Order::new(plan.groups, merging.take));
+        let mut order = plan.merging.as_ref().map(|merging| Order::new(plan.groups, merging.take));
+        if backup.is_some() {
+            order.iter_mut().for_each(Order::begin_with_backup);
+        }
         World {
             now: Moment::START,
             queue: EventQueue::default(),
@@ -309,6 +328,9 @@ impl World {
             checks,
             references,
             order,
+            subscribers: Subscribers::new(&plan),
+            merges: MergeCounts::default(),
+            skipped: BTreeMap::new(),
             goodput: Goodput::default(),
             trace,
             chart: None,
@@ -326,6 +348,7 @@ impl World {
             idles: false,
             arrivals: Vec::new(),
             effects: Vec::new(),
+            deaths: Rng::with_seed(plan.seed ^ 0xdead),
             plan,
         }
     }
@@ -352,10 +375,12 @@ impl World {
             self.goodput.check()?;
         }
         let recovery = self.now.since(peace + self.plan.clients.presses_on);
+        self.followed_to_the_end()?;
         #[cfg(feature = "kv")]
         self.watch_to_the_end()?;
         #[cfg(feature = "kv")]
         self.outlive_leases()?;
+        self.stay_idle()?;
         self.check_guest_history()?;
         let undecided = self.check_clients()?;
         let (operations, unanswered) = self.clients.counts();
@@ -371,6 +396,7 @@ impl World {
             recovery,
             coverage: self.coverage,
             reached: self.reached(),
+            merges: self.merges,
         })
     }
 
@@ -394,6 +420,7 @@ impl World {
             return Err(Violation { invariant: Invariant::Liveness, detail });
         }
         self.happen(happening)?;
+        self.follow()?;
         #[cfg(feature = "kv")]
         self.watch()?;
         let reached = self.reached();

@@ -5,7 +5,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use synod_consensus::{Dissemination, ElectionKind, Overrides, ProtocolKind, Role};
 use synod_replica::{
-    Change, ChangeRequest, Event, Goal, Group, MemberInfo, Outcome, RequestError, decode_reply,
+    Change, ChangeRequest, Choice, Event, Goal, Group, MemberInfo, Others, Outcome, RequestError,
+    decode_reply,
 };
 use synod_wire::{CommandKind, GroupId, Incarnation, ReplicaId, Slot};
 
@@ -16,11 +17,8 @@ use crate::{
     describe,
     network::between,
     plan::{Plan, latency_aware, suspecting},
-    situations::Sight,
+    situations::{MergeSituation, Sight},
 };
-
-/// No group has more voters in a simulation.
-pub(super) const VOTERS_MAX: usize = 7;
 
 /// The operator of a world.
 #[derive(Debug)]
@@ -28,8 +26,8 @@ pub(super) struct Operator {
     pub(super) rng: Rng,
     /// Changes of groups whose outcome is not known, to be asked for again later.
     unknown: Vec<(GroupId, ChangeRequest)>,
-    /// For each change that may be decided, the version of the group for which it was made, and its voters.
-    possible: Vec<(u64, Vec<ReplicaId>)>,
+    /// What each change makes of a group that was asked for and may be decided.
+    pub(super) possible: Vec<(GroupId, Group)>,
 }
 
 impl Operator {
@@ -92,12 +90,15 @@ impl World {
     fn draw_request(&mut self, of: usize, at: GroupId, group: &Group) -> Option<ChangeRequest> {
         let change = self.draw_change(at, group)?;
         if at == FIRST && self.is_refused_at(of, group, &change) {
+            if self.order.is_some() {
+                self.merges.see(MergeSituation::RemovalRefused);
+            }
             return None;
         }
         let mut request = ChangeRequest { expected: group.version, change };
         // Enough replicas with their memory must remain, and a group must not grow without end.
         let next = group.apply(Slot(1), &request).ok();
-        if next.as_ref().is_some_and(|next| !self.is_sensible(next)) {
+        if next.as_ref().is_some_and(|next| !self.is_sensible(at, next)) {
             return None;
         }
         if self.plan.changes.stale.hit(&mut self.operator.rng) {
@@ -111,26 +112,9 @@ impl World {
                 };
             }
         } else if let Some(next) = next {
-            let possible = futures(&next).into_iter().map(|voters| (group.version, voters));
-            // Of one group: where there are several, no disk loses anything.
-            self.operator.possible.extend(possible.filter(|_| at == FIRST));
+            self.operator.possible.push((at, next));
         }
         Some(request)
-    }
-
-    fn is_sensible(&self, next: &Group) -> bool {
-        let voters = next.voters().count();
-        let to_be = next.learners().filter(|(_, goal)| *goal != Goal::Learn).count();
-        let holds = |voters: &Vec<ReplicaId>| self.lost_among(voters) <= (voters.len() - 1) / 2;
-        voters + to_be <= VOTERS_MAX.max(self.plan.replicas)
-            && futures(next).iter().all(holds)
-            && next.next_id.0 - 1 <= (self.plan.replicas + self.plan.changes.spares) as u64
-    }
-
-    /// How many of these replicas have lost their memory.
-    pub(super) fn lost_among(&self, voters: &[ReplicaId]) -> usize {
-        let lost = |id: &&ReplicaId| self.machine_of(**id).is_some_and(|machine| machine.disk.lost);
-        voters.iter().filter(lost).count()
     }
 
     pub(super) fn machine_of(&self, id: ReplicaId) -> Option<&Machine> {
@@ -167,6 +151,9 @@ impl World {
             let id =
                 if forgetful.is_empty() { member(rng) } else { forgetful[rng.usize(0..forgetful.len())] };
             return Some(Change::Readmit { id, life: life(id), birth: birth(id) });
+        }
+        if self.order.is_some() && at != FIRST && rng.u8(0..4) == 0 {
+            return Some(draw_voters(rng, self.checks[FIRST].groups.latest()));
         }
         if self.first.is_some() || at != FIRST {
             // Members change in the first group; a server refuses it here.
@@ -309,17 +296,6 @@ impl World {
         self.step(of, group, Event::Transfer(to))
     }
 
-    /// The voters of every group that the present one may become, as far as is known here.
-    pub(super) fn possible_voters(&self) -> Vec<Vec<ReplicaId>> {
-        let group = self.checks[FIRST].log.group();
-        let current = |(version, _): &&(u64, Vec<ReplicaId>)| *version >= group.version;
-        let mut possible: Vec<_> =
-            self.operator.possible.iter().filter(current).map(|(_, voters)| voters.clone()).collect();
-        possible.extend(futures(group));
-        possible.extend(self.voters_as_it_follows());
-        possible
-    }
-
     /// A slot was delivered for the first time. If it made a new group, machines are started for the joining replicas.
     pub(super) fn group_moves(&mut self, of: GroupId, slot: Slot) -> Checked {
         let checks = &self.checks[of];
@@ -334,11 +310,11 @@ impl World {
         checks.groups.begins(slot, group.clone())?;
         checks.epoch_begins(&group);
         self.check_following(of, slot, &before, &group)?;
+        self.operator.possible.retain(|(at, next)| *at != of || next.version > group.version);
         if of != FIRST {
             // The first group is what machines come and go with.
             return Ok(());
         }
-        self.operator.possible.retain(|(version, _)| *version >= group.version);
         if before.outgoing.is_empty() && !group.outgoing.is_empty() {
             self.crash_while_joint();
         }
@@ -446,6 +422,9 @@ impl World {
     /// A replica that is no longer needed stops for good.
     pub(super) fn stop_for_good(&mut self, of: usize) {
         self.crash(of);
+        if self.order.is_some() {
+            self.merges.see(MergeSituation::Leaves);
+        }
         self.machines[of].retired = true;
         self.note(of, Mark::Note, || "is taken away".to_owned());
     }
@@ -466,6 +445,14 @@ fn draw_order(rng: &mut Rng, group: &Group, begun_with: ProtocolKind) -> Option<
     Some(Change::Order { protocol, election, overrides: overrides(group.version, protocol) })
 }
 
+/// Other voters of a merged group among those of the first one, or those again. All others have to learn.
+fn draw_voters(rng: &mut Rng, first: &Group) -> Change {
+    let mut voters: Vec<_> = first.voters().collect();
+    rng.shuffle(&mut voters);
+    voters.truncate(rng.usize(1..=voters.len()));
+    Change::Place((rng.u8(0..4) > 0).then(|| Choice::of(voters, Others::Learn)))
+}
+
 /// Another limit.
 pub(super) fn draw_limits(rng: &mut Rng, group: &Group) -> Change {
     let mut limits = group.limits;
@@ -477,24 +464,6 @@ pub(super) fn draw_limits(rng: &mut Rng, group: &Group) -> Change {
 pub(crate) fn info(id: ReplicaId, edition: u64) -> MemberInfo {
     let url = format!("http://{id}.{edition}:2380");
     MemberInfo::new(id.to_string(), vec![url])
-}
-
-/// The voters of a group, and of the groups that it becomes without further requests: a leader promotes the
-/// learners that are to vote, in any order.
-fn futures(group: &Group) -> Vec<Vec<ReplicaId>> {
-    if group.placement.is_some() {
-        return super::first_group::voters_after(group, &[]);
-    }
-    let learners: Vec<_> = group.learners().filter(|(_, goal)| *goal != Goal::Learn).collect();
-    let with = |subset: usize| {
-        let mut voters: Vec<ReplicaId> = group.voters().collect();
-        for (_, &(id, goal)) in learners.iter().enumerate().filter(|(index, _)| subset & 1 << index != 0) {
-            voters.retain(|voter| goal != Goal::Replace(*voter));
-            voters.push(id);
-        }
-        voters
-    };
-    (0..1_usize << learners.len()).map(with).collect()
 }
 
 /// Options of a protocol, now and then.

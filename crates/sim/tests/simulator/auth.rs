@@ -25,7 +25,7 @@ use synod_api::{
 use synod_consensus::ProtocolKind;
 use synod_kv::{KvBug, KvStore, plant};
 use synod_replica::{Context, Frozen, StateMachine};
-use synod_sim::{Guest, merged::MergedPlan, plan::Plan};
+use synod_sim::{Guest, plan::Plan};
 
 /// Users, each with a role of the same name, and keys.
 const USERS: u64 = 3;
@@ -286,8 +286,8 @@ fn run(forgets: bool, judge: bool, seeds: std::ops::Range<u64>) -> Result<(), St
 fn run_merged(forgets: bool, judge: bool, seeds: std::ops::Range<u64>) -> Result<(), String> {
     for seed in seeds {
         let guest = Judging { forgets, judge, ..Judging::default() };
-        let run = synod_sim::merged::run_guest(&MergedPlan::draw(seed), guest);
-        run.map_err(|failure| failure.report())?;
+        let run = synod_sim::run_guest(&Plan::draw_merging(seed), guest);
+        run.map_err(|failure| failure.to_string())?;
     }
     Ok(())
 }

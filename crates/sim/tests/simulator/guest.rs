@@ -14,7 +14,6 @@ use synod_replica::{Answer, Context, Frozen, StateMachine};
 use synod_sim::{
     Guest, Told,
     check::{Invariant, Violation},
-    merged::{self, MergedPlan},
     plan::Plan,
     plans, run_guest,
 };
@@ -207,10 +206,9 @@ fn a_state_machine_begins_with_its_backup_and_is_found_if_it_does_not_restore_it
             "{detail}"
         );
     }
-    let merged = MergedPlan::draw(0);
-    merged::run_guest(&merged, GoingOn(Fault::Nothing))
-        .unwrap_or_else(|failure| panic!("{}", failure.report()));
-    let failure = merged::run_guest(&merged, GoingOn(Fault::Forgotten)).unwrap_err();
+    let merged = Plan { begins_with_backup: true, ..Plan::draw_merging(0) };
+    run_guest(&merged, GoingOn(Fault::Nothing)).unwrap_or_else(|failure| panic!("{failure}"));
+    let failure = run_guest(&merged, GoingOn(Fault::Forgotten)).unwrap_err();
     assert!(failure.violation.detail.contains("after slot 1 "), "{}", failure.violation);
 }
 
@@ -218,8 +216,8 @@ fn a_state_machine_begins_with_its_backup_and_is_found_if_it_does_not_restore_it
 fn a_sound_state_machine_passes_over_merged_groups() {
     let mut reads = 0;
     for seed in 0..6 {
-        let outcome = merged::run_guest(&MergedPlan::draw(seed), Counting(Fault::Nothing));
-        reads += outcome.unwrap_or_else(|failure| panic!("{}", failure.report())).reads;
+        let outcome = run_guest(&Plan::draw_merging(seed), Counting(Fault::Nothing));
+        reads += outcome.unwrap_or_else(|failure| panic!("{failure}")).reads;
     }
     assert!(reads > 50, "{reads} reads");
 }
@@ -246,7 +244,7 @@ fn each_error_of_a_state_machine_is_found_and_named() {
     }
     for (fault, found) in [(Fault::Forgotten, SameState), (Fault::Stale, Linearizable)] {
         let failure = (0..50)
-            .find_map(|seed| merged::run_guest(&MergedPlan::draw(seed), Counting(fault)).err())
+            .find_map(|seed| run_guest(&Plan::draw_merging(seed), Counting(fault)).err())
             .unwrap_or_else(|| panic!("{fault:?} is not found with merged groups"));
         assert_eq!(failure.violation.invariant, found, "{}", failure.violation);
     }

@@ -7,6 +7,7 @@
 mod auth;
 mod explore;
 mod guest;
+mod hosts;
 mod leases;
 mod merge_states;
 mod merged;

@@ -368,9 +368,15 @@ impl Guest for Keeping {
 fn run(differs: bool, seed: u64, counts: &mut BTreeMap<&'static str, u64>) -> Result<usize, String> {
     let protocols = [ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft];
     let protocol = protocols[usize::try_from(seed % 3).expect("it is small")];
-    let keeping = Keeping::draw(seed, differs);
-    let run = synod_sim::run_guest(&Plan::draw(seed, protocol), keeping.clone());
-    run.map_err(|failure| format!("seed {seed} {protocol:?}: {}", failure.violation))?;
+    run_plan(&Plan::draw(seed, protocol), Keeping::draw(seed, differs), counts)
+}
+
+fn run_plan(
+    plan: &Plan,
+    keeping: Keeping,
+    counts: &mut BTreeMap<&'static str, u64>,
+) -> Result<usize, String> {
+    synod_sim::run_guest(plan, keeping.clone()).map_err(|failure| failure.to_string())?;
     let history = keeping.history.borrow();
     history.counts.keys().for_each(|situation| *counts.entry(situation).or_default() += 1);
     Ok(history.found.len())
@@ -386,6 +392,19 @@ fn caretakers_compact_what_is_old_and_call_nobody_corrupt() {
             break;
         }
         assert!(seed < 60, "not everything that is dangerous occurs: {counts:#?}");
+    }
+}
+
+/// What keepers order travels in any of the groups, so questions, answers and compactions meet in their common order.
+#[test]
+fn caretakers_of_merged_groups_compact_what_is_old_and_call_nobody_corrupt() {
+    let mut counts = BTreeMap::new();
+    for seed in 0..20 {
+        let plan = Plan::draw_merging(seed);
+        assert_eq!(run_plan(&plan, Keeping::draw(seed, false), &mut counts), Ok(0));
+    }
+    for situation in ["a caretaker compacts", "all members are found to be the same"] {
+        assert!(counts.contains_key(situation), "{counts:#?}");
     }
 }
 

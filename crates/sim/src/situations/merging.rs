@@ -1,18 +1,18 @@
-//! What a run came to, counted: the situations in which a merge goes wrong if it does.
+//! The situations in which a merge of groups goes wrong if it does. They are those of a node, and not of one group.
 
 use std::fmt;
 
 macro_rules! situations {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)+) => {
-        /// A situation.
+        /// A situation of merged groups.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Situation {
+        pub enum MergeSituation {
             $($(#[$doc])* $name,)+
         }
 
-        impl Situation {
+        impl MergeSituation {
             /// All of them, with their names.
-            pub const ALL: &'static [(Situation, &'static str)] = &[$((Situation::$name, $text),)+];
+            pub const ALL: &'static [(MergeSituation, &'static str)] = &[$((MergeSituation::$name, $text),)+];
         }
     };
 }
@@ -58,10 +58,6 @@ situations! {
     SubscriberJoins = "a group joins a subscription";
     /// A group left those that a subscriber follows.
     SubscriberLeaves = "a group leaves a subscription";
-    /// A keeper had the store of all groups compacted.
-    Compacts = "a caretaker compacts the store of merged groups";
-    /// A keeper found all members to have the same contents.
-    MembersCompared = "all members are compared, and are the same";
     /// A node that joined has executed something.
     Joins = "a node joins, and executes what the others do";
     /// A node that joined, and had executed nothing, went on from a snapshot.
@@ -86,55 +82,43 @@ situations! {
     SharedTrims = "a snapshot of another group trims the log";
     /// The groups began with the state of a backup.
     BeginsWithBackup = "the groups begin with a backup";
-    /// The time of a lease was over.
-    LeaseEnds = "a lease ends";
-    /// It took keys with it.
-    LeaseEndsWithKeys = "a lease ends with keys";
-    /// A lease got its whole time again, since another node moved the clock, or the log had stood still.
-    LeaseStartsAgain = "a lease starts again";
+    /// The clock of a leader of a group jumped while batches waited for another group.
+    JumpWhileWaiting = "a clock jumps while the merge waits for a group";
     /// A lease was renewed in another group than it was granted in.
     RenewedElsewhere = "a lease is renewed in another group";
-    /// A watch went on at another node, or in another life, after a crash.
-    WatchAfterCrash = "a watch goes on after a crash";
-    /// A watch was told what there had been before it began.
-    WatchFromHistory = "a watch is told the past";
-    /// A watch was told what came after a snapshot had replaced the state.
-    WatchOverSnapshot = "a watch goes on over a snapshot";
-    /// A watch ended as compacted.
-    WatchCompacted = "a watch is compacted";
 }
 
-/// How often each situation occurred.
+/// In how many runs each situation of merged groups occurred, or how often it did in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts([u64; Situation::ALL.len()]);
+pub struct MergeCounts([u64; MergeSituation::ALL.len()]);
 
-impl Default for Counts {
-    fn default() -> Counts {
-        Counts([0; Situation::ALL.len()])
+impl Default for MergeCounts {
+    fn default() -> MergeCounts {
+        MergeCounts([0; MergeSituation::ALL.len()])
     }
 }
 
-impl Counts {
-    pub(super) fn see(&mut self, situation: Situation) {
+impl MergeCounts {
+    pub(crate) fn see(&mut self, situation: MergeSituation) {
         self.0[situation as usize] += 1;
     }
 
     /// How often it occurred.
     #[must_use]
-    pub fn of(&self, situation: Situation) -> u64 {
+    pub fn of(&self, situation: MergeSituation) -> u64 {
         self.0[situation as usize]
     }
 
     /// Records the situations of a run, each once.
-    pub fn add_run(&mut self, run: &Counts) {
+    pub fn add_run(&mut self, run: &MergeCounts) {
         self.0.iter_mut().zip(run.0).for_each(|(all, of)| *all += u64::from(of > 0));
     }
 }
 
-impl fmt::Display for Counts {
+impl fmt::Display for MergeCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:>8}  situation", "runs")?;
-        for &(situation, name) in Situation::ALL {
+        writeln!(f, "{:>8}  situation of merged groups", "runs")?;
+        for &(situation, name) in MergeSituation::ALL {
             writeln!(f, "{:>8}  {name}", self.of(situation))?;
         }
         Ok(())

@@ -1,0 +1,36 @@
+//! Bugs of the host: what may leave when, and what is written down first.
+
+use synod_consensus::ProtocolKind;
+use synod_host::{HostBug, plant};
+use synod_sim::{Failure, check::Invariant, plan::Plan, run};
+
+/// What a run with a bug fails with, and that it does not fail without it.
+fn found(bug: HostBug, mut plans: impl Iterator<Item = Plan>) -> Option<Box<Failure>> {
+    plans.find_map(|plan| {
+        plant(Some(bug));
+        let failure = run(&plan).err();
+        plant(None);
+        let failure = failure?;
+        assert!(run(&plan).is_ok(), "{bug:?}: seed {} fails without it", failure.seed);
+        println!("{bug:?}: seed {}: {}", failure.seed, failure.violation);
+        Some(failure)
+    })
+}
+
+/// Each bug of the gate is found by the order in which messages leave, with every protocol.
+#[test]
+fn each_planted_bug_of_the_gate_is_found() {
+    for bug in [HostBug::LastOutFirst, HostBug::WaitForAll, HostBug::WaitForNone] {
+        for &(name, protocol) in ProtocolKind::ALL {
+            let failure = found(bug, (0..20).map(|seed| Plan::draw(seed, protocol)));
+            let failure = failure.unwrap_or_else(|| panic!("{bug:?} is not found with {name}"));
+            assert_eq!(failure.violation.invariant, Invariant::GateOrder, "{bug:?}: {failure}");
+        }
+    }
+}
+
+#[test]
+fn members_that_are_written_down_too_late_are_found() {
+    let failure = found(HostBug::MembersLast, (0..40).map(|seed| Plan::draw(seed, ProtocolKind::MultiPaxos)));
+    assert_eq!(failure.expect("it is found").violation.invariant, Invariant::MembersFirst);
+}
