@@ -201,6 +201,15 @@ pub enum Claim<'a> {
         /// The last of the decided slots.
         decided: Slot,
     },
+    /// These slots are decided, with what was proposed in the ballot. The sender may be any replica.
+    Decided {
+        /// The ballot of the proposals.
+        ballot: Ballot,
+        /// The first of the slots.
+        first: Slot,
+        /// The last of the slots.
+        last: Slot,
+    },
 }
 
 impl Claim<'_> {

@@ -66,6 +66,9 @@ crate::messages! {
         Votes(votes: VoteRun),
         /// These consecutive slots are decided, with what was proposed in the view's ballot.
         6, Announcement,
+        claims [
+            Claim::Decided { ballot: decision.view.ballot, first: decision.first, last: decision.last },
+        ],
         text (
             "Decision {} {}, ttl {}",
             ring(&decision.view), run(decision.first, decision.last), decision.ttl

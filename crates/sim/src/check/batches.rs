@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use synod_consensus::{Message, Record, dissemination};
+use synod_consensus::{
+    Message, Record,
+    dissemination::{self, Holdings},
+};
 use synod_replica::{Group, LogRecord, PeerMessage, Routed};
 use synod_wire::{Ballot, Batch, BatchId, Epoch, Life, Lsn, ReplicaId, Slot};
 
@@ -137,9 +140,17 @@ impl Batches {
         }
     }
 
-    /// A message of an epoch leaves a replica. What a leader proposes by reference, a quorum has held durably; and a
-    /// leader proposes nothing in a slot of its choice that it proposes in another slot.
+    /// A message of an epoch leaves a replica. What it says it holds, it has held durably, unless that was ordered. What
+    /// a leader proposes by reference, a quorum has held durably; and a leader proposes nothing in a slot of its choice
+    /// that it proposes in another slot.
     pub fn said(&mut self, from: ReplicaId, epoch: Epoch, message: &Message, decided: Slot) -> Checked {
+        for id in held(message).into_iter().flat_map(Holdings::ids) {
+            let holders = self.durable.get(&(epoch, id)).copied().unwrap_or_default();
+            let holds = holders & 1 << (from.0 - 1) != 0 || self.counted.contains_key(&id);
+            demand(holds, Invariant::HeldIsDurable, || {
+                format!("{from} says that it holds {id}, and has not held it durably in epoch {epoch}")
+            })?;
+        }
         for (ballot, slot, batch) in proposed(from, message) {
             let Some(id) = batch.id().filter(|_| batch.is_reference()) else { continue };
             let twice = self.placed.entry((epoch, id)).or_default().twice_with(ballot, slot);
@@ -210,6 +221,16 @@ impl Places {
         slots.insert(slot);
         let chosen = slots.iter().any(|slot| self.first[slot] == ballot);
         slots.iter().copied().find(|&other| chosen && other != slot)
+    }
+}
+
+/// The batches that a message says its sender holds.
+fn held(message: &Message) -> Option<&Holdings> {
+    match message {
+        Message::Dissemination(
+            dissemination::Message::Held { held } | dissemination::Message::Forward { held, .. },
+        ) => Some(held),
+        _ => None,
     }
 }
 
@@ -297,6 +318,21 @@ mod tests {
         assert!(proposes(&mut batches).is_err());
         batches.durable(1, Lsn(1));
         assert!(proposes(&mut batches).is_ok());
+    }
+
+    #[test]
+    fn an_acknowledgement_waits_for_the_disk() {
+        let held = [batch(1).id().unwrap()].into_iter().collect();
+        let held = Message::from(dissemination::Message::Held { held });
+        let says = |batches: &mut Batches, from| batches.said(ReplicaId(from), Epoch(1), &held, Slot::ZERO);
+        let mut batches = batches();
+        holds(&mut batches, 0);
+        assert_eq!(says(&mut batches, 1).unwrap_err().invariant, Invariant::HeldIsDurable);
+        batches.durable(0, Lsn(1));
+        assert!(says(&mut batches, 1).is_ok());
+        assert!(says(&mut batches, 2).is_err(), "another replica holds it");
+        batches.delivered(Slot(1), true, &batch(1)).unwrap();
+        assert!(says(&mut batches, 2).is_ok(), "it was ordered");
     }
 
     #[test]

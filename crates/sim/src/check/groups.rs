@@ -200,6 +200,7 @@ impl Groups {
             | Claim::Vote { .. }
             | Claim::VoteThrough { .. }
             | Claim::Leads { .. }
+            | Claim::Decided { .. }
             | Claim::Propose { .. } => true,
             Claim::Candidate(_) => false,
         };

@@ -437,6 +437,9 @@ impl EpochVotes {
                 self.announces(id, *ballot, *announced, decided)?;
                 self.proposed(*ballot, *slot, batch)
             }
+            Claim::Decided { ballot, first, last } => {
+                (first.0..=last.0).try_for_each(|slot| self.is_decided_in(id, *ballot, Slot(slot)))
+            }
             Claim::Vote { ballot, slot } => self.vote_leaves(replica, id, *ballot, *slot),
             Claim::VoteThrough { ballot, last } => {
                 self.follows(replica, id, *ballot)?;
@@ -468,6 +471,15 @@ impl EpochVotes {
             self.is_announced_truly(ballot, slot, own)?;
         }
         Ok(())
+    }
+
+    /// Checks that a slot was decided with what a ballot proposed.
+    fn is_decided_in(&self, id: ReplicaId, ballot: Ballot, slot: Slot) -> Checked {
+        demand(self.chosen(slot).is_some(), Invariant::AnnouncedDecided, || {
+            format!("{id} says in ballot {ballot} that slot {slot} is decided, and it is not")
+        })?;
+        let own = self.slots.get(&slot).and_then(|proposed| proposed.ballots.get(&ballot));
+        self.is_announced_truly(ballot, slot, own.map(|(batch, _)| batch))
     }
 
     /// A promise says what is decided.

@@ -121,6 +121,14 @@ impl Past {
                 self.leads(by, *ballot, Vec::new)?;
                 self.proposes(by, (*slot, *ballot), batch, None)
             }
+            Claim::Decided { ballot, first, last } => {
+                for slot in (first.0..=last.0).map(Slot) {
+                    let detail = format!("{} says in ballot {ballot} that slot {slot} is decided", by.id);
+                    let otherwise = Violation { invariant: Invariant::AnnouncedDecided, detail };
+                    owed.push(Owed { what: Fulfilled::Chosen(slot, None), otherwise });
+                }
+                Ok(())
+            }
             Claim::Vote { ballot, slot } => {
                 self.follows(by, *ballot, "votes in")?;
                 self.votes(by, *slot, *ballot, owed);
