@@ -140,9 +140,9 @@ impl Batches {
         }
     }
 
-    /// A message of an epoch leaves a replica. What it says it holds, it has held durably, unless that was ordered. What
-    /// a leader proposes by reference, a quorum has held durably; and a leader proposes nothing in a slot of its choice
-    /// that it proposes in another slot.
+    /// A message of an epoch leaves a replica. What it says it holds, it has held durably, unless that was ordered.
+    /// What a leader proposes by reference, a quorum has held durably; and a leader proposes nothing in a slot of its
+    /// choice that it proposes in another slot.
     pub fn said(&mut self, from: ReplicaId, epoch: Epoch, message: &Message, decided: Slot) -> Checked {
         for id in held(message).into_iter().flat_map(Holdings::ids) {
             let holders = self.durable.get(&(epoch, id)).copied().unwrap_or_default();
