@@ -68,8 +68,12 @@ impl Answer {
 impl KernelPaxos {
     // The candidate asks.
 
-    /// Promises itself a ballot of its own, and asks all others to promise it in all slots.
+    /// Promises itself a ballot of its own, and asks all others to promise it in all slots. Nobody would read a ballot
+    /// that is out of reach.
     pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        if !ballot.is_in_reach() {
+            return;
+        }
         self.common.election.tried();
         self.promise(now, ballot, effects);
         let from = self.decided().next();
@@ -184,10 +188,15 @@ impl KernelPaxos {
         if candidate.ballot != ballot || candidate.answers.contains_key(&from) {
             return;
         }
-        self.common.election.answered(from, now);
         if self.lags_behind(decided) {
+            self.common.election.answered(from, now);
             return self.give_up(now, effects);
         }
+        let (members, ahead_max) = (self.common.members.count(), self.common.options.accept_ahead_max());
+        if touched > self.rules().reads_through(self.decided(), ahead_max, members) {
+            return; // No acceptor holds so much, and this replica would not either.
+        }
+        self.common.election.answered(from, now);
         let State::Candidate(candidate) = &mut self.state else { return };
         candidate.decided = candidate.decided.max(decided);
         let next = candidate.from.max(decided.next());
