@@ -104,8 +104,12 @@ crate::messages! {
             /// The slot.
             slot: Slot,
         },
-        /// Answers `Repeat`: what the sender accepted in the slot, whatever it has promised since.
+        /// Answers `Repeat`: what the sender accepted in the slot, or learned to be decided there, whatever it has
+        /// promised since. What was delivered comes as with catch-up.
         8, Vote,
+        claims [Claim::Told {
+            promised: *promised, ballot: value.ballot, slot: value.slot, batch: &value.batch,
+        }],
         text ("Told by one that promised {promised}: {}", accepted_text(std::slice::from_ref(value), batch)):
         Told {
             /// The ballot that the sender has promised by now.

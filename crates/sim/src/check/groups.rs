@@ -192,6 +192,7 @@ impl Groups {
             Claim::Promise { .. }
             | Claim::PromiseSequence { .. }
             | Claim::Vote { .. }
+            | Claim::Told { .. }
             | Claim::VoteThrough { .. }
             | Claim::Leads { .. }
             | Claim::Propose { .. } => true,
