@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use synod_wire::{Ballot, Ballots, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, KernelPaxos, Message, State, votes::name};
-use crate::{Effects, Protocol, leadership::Leads, resend::Resend};
+use crate::{Effect, Effects, Protocol, leadership::Leads, resend::Resend};
 
 /// The most slots that it asks about at a time.
 const REPEATS_MAX: usize = 10;
@@ -69,11 +69,20 @@ impl KernelPaxos {
         }
     }
 
-    /// A learner misses a slot. What it is told is a vote that was given, so its record must be durable.
+    /// A learner misses a slot. What it is told is a vote that was given, or the decision that was learned in its place,
+    /// so the record must be durable. What was delivered is forgotten here, and comes from the replica around this.
     pub(super) fn handle_repeat(&mut self, from: ReplicaId, slot: Slot, effects: &mut Effects) {
-        let Some((promised, in_ballot, value)) = self.voter.repeat(slot) else { return };
-        let held = self.learner.accepted(slot).filter(|held| held.ballot == in_ballot);
-        let Some(held) = held.filter(|held| name(&held.batch) == value) else { return };
+        if slot <= self.decided() {
+            return effects.push(Effect::Lacks { peer: from, slot });
+        }
+        let mut promised = self.common.promised;
+        let mut held = self.learner.accepted(slot);
+        if !self.learner.is_decided(slot) {
+            let Some((promised_there, in_ballot, value)) = self.voter.repeat(slot) else { return };
+            promised = promised_there;
+            held = held.filter(|held| held.ballot == in_ballot && name(&held.batch) == value);
+        }
+        let Some(held) = held else { return };
         let after = self.common.rules().leaves_after(held.lsn.max(self.common.promised_lsn));
         effects.send(from, Message::Told { promised, value: held.value_of(slot) }, after);
     }

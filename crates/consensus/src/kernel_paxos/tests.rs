@@ -435,6 +435,26 @@ fn an_acceptor_tells_again_what_it_accepted_with_its_ballot_once_that_is_durable
     assert_eq!(messages(&acceptor.receive(R1, repeat(1)), R1), [told(ballot(3))]);
 }
 
+/// A decision that waits for a slot before it, and replaced the own vote, is told as a vote in its ballot: both are for
+/// the same value. What is delivered is asked of the replica around the protocol.
+#[test]
+fn what_is_decided_is_told_again_too() {
+    let mut acceptor = One::of(R2, &options());
+    acceptor.receive(R1, accept(1, 2, "x"));
+    let ballots = Ballots::both(ballot(2));
+    let learn = Input::Control(Control::Learn { slot: Slot(2), ballots, batch: batch("x"), voters: None });
+    let effects = acceptor.step(learn);
+    let record = appended(&effects, |record| matches!(record, Record::Learned(_)));
+    let told = Message::Told { promised: ballot(2), value: value(2, 2, "x") };
+    assert_eq!(sent(&acceptor.receive(R3, repeat(2)), R3), [(told, record)]);
+
+    acceptor.receive(R2, accept(2, 1, "w"));
+    acceptor.step(Input::Control(Control::Learn { slot: Slot(1), ballots, batch: batch("w"), voters: None }));
+    assert_eq!(acceptor.protocol.status().decided, Slot(2));
+    let effects = acceptor.receive(R3, repeat(2));
+    assert!(matches!(effects[..], [Effect::Lacks { peer: R3, slot: Slot(2) }]), "{effects:?}");
+}
+
 /// E3: with its log the acceptor is what it was; without it, it is another life, and says nothing in this epoch.
 #[test]
 fn an_acceptor_is_made_again_from_the_log_and_is_silent_without_it() {
