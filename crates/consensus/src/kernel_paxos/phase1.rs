@@ -11,6 +11,7 @@ use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     AcceptedValue, KernelPaxos, Leader, Message, Promise, Record, State,
+    rules::Rules,
     votes::{Said, name},
 };
 use crate::{
@@ -51,8 +52,8 @@ struct Answer {
 }
 
 impl Answer {
-    fn is_whole(&self) -> bool {
-        self.missing.is_empty() && self.next > self.touched
+    fn is_whole(&self, rules: &Rules) -> bool {
+        rules.has_told_all(self.missing.len(), self.next, self.touched)
     }
 
     /// The slots to ask about now.
@@ -264,11 +265,12 @@ impl KernelPaxos {
 
     /// Begins to lead if a quorum has promised, and told everything.
     pub(super) fn complete_phase_1(&mut self, now: Time, effects: &mut Effects) {
+        let own_rules = self.rules();
         let State::Candidate(candidate) = &mut self.state else { return };
         if candidate.lsn > self.common.durable {
             return;
         }
-        let told_all = |id| candidate.answers.get(&id).is_some_and(Answer::is_whole);
+        let told_all = |id| candidate.answers.get(&id).is_some_and(|answer| answer.is_whole(&own_rules));
         let promised = self.common.members.those(|id| id == self.common.members.me() || told_all(id));
         let rules = self.common.rules();
         if !rules.is_promised(&self.common.members, promised) {

@@ -26,6 +26,14 @@ rules! {
         value_ballot
     }
 
+    // Taking over.
+
+    /// A member that promised has told everything once it was asked about each slot through the last one that it was
+    /// touched in, and none of the answers is missing (section 4.6, K13).
+    fn has_told_all(missing: usize, next: Slot, touched: Slot) -> bool {
+        missing == 0 && next > touched
+    }
+
     // Bounds.
 
     /// A candidate that has delivered slots through `delivered` reads slots through this one, and so holds no more than
@@ -100,6 +108,20 @@ mod tests {
         }
         let forgets = with(Bug::ForgetUndelivered);
         assert_eq!(forgets.forgets_through(Slot(1), Slot(3)), Slot(3));
+    }
+
+    /// The twin looks for a slot that was touched and not told.
+    #[test]
+    fn a_member_has_told_all_when_every_touched_slot_is_told() {
+        for (next, touched, bits) in (1..5).flat_map(|next| {
+            (0..5).flat_map(move |touched| (0..1 << 4).map(move |bits| (next, touched, bits)))
+        }) {
+            let told = |slot: u64| slot < next && bits >> (slot - 1) & 1 == 1;
+            let missing = (1..next).filter(|&slot| !told(slot)).count();
+            let all = (1..next.max(touched + 1)).all(told);
+            assert_eq!(has_told_all(missing, Slot(next), Slot(touched)), all, "{next} {touched} {bits:b}");
+        }
+        assert!(with(Bug::LeadBeforeRead).has_told_all(1, Slot(2), Slot(7)));
     }
 
     /// The twin lets replicas lag and adopt one after the other, as far as each may.

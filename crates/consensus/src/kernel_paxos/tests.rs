@@ -9,8 +9,8 @@ use synod_wire::{Ballot, Ballots, Batch, BatchBuilder, Incarnation, Lsn, Replica
 
 use super::{AcceptedValue, Bug, Message, Preparation, Promise, Record, Tuning};
 use crate::{
-    Control, Effect, Effects, ElectionKind, Input, Members, Options, Protocol, ProtocolKind, Restart, Role,
-    election::Message as Election,
+    Control, Effect, Effects, ElectionKind, Input, Members, Options, Protocol, ProtocolKind, ReadToken,
+    Restart, Role, election::Message as Election,
 };
 
 const R1: ReplicaId = ReplicaId(1);
@@ -448,7 +448,6 @@ fn what_is_decided_is_told_again_too() {
     let told = Message::Told { promised: ballot(2), value: value(2, 2, "x") };
     assert_eq!(sent(&acceptor.receive(R3, repeat(2)), R3), [(told, record)]);
 
-    acceptor.receive(R2, accept(2, 1, "w"));
     acceptor.step(Input::Control(Control::Learn { slot: Slot(1), ballots, batch: batch("w"), voters: None }));
     assert_eq!(acceptor.protocol.status().decided, Slot(2));
     let effects = acceptor.receive(R3, repeat(2));
