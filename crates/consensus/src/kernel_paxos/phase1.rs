@@ -130,9 +130,12 @@ impl KernelPaxos {
         if !obeys {
             return;
         }
-        let accepted = self.accepted_in(slot, ballot).into_iter().collect();
+        let accepted: Vec<AcceptedValue> = self.accepted_in(slot, ballot).into_iter().collect();
+        // It waits for what it tells, and for no vote of another slot.
+        let told = self.learner.accepted(slot).filter(|_| !accepted.is_empty());
+        let record = told.map_or(Lsn::ZERO, |held| held.lsn).max(self.common.promised_lsn);
         let promise = Promise { ballot, slot, decided: self.decided(), accepted };
-        effects.send(from, Message::Promise(promise), effects.last_lsn());
+        effects.send(from, Message::Promise(promise), self.common.rules().leaves_after(record));
     }
 
     /// What a member tells of a slot in a promise of this ballot.

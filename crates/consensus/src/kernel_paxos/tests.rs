@@ -580,6 +580,20 @@ fn a_window_is_prepared_ahead_and_a_command_waits_for_its_slot() {
     assert!(!messages(&again, R2).contains(&prepare(1, 1)), "a quorum has promised slot 1");
 }
 
+/// K39: LibPaxos answers phase 1 of a slot without regard to others. What is told is durable.
+#[test]
+fn a_promise_of_one_slot_waits_for_what_it_tells_and_for_no_other_vote() {
+    let mut acceptor = One::of(R2, &with(Preparation::Each));
+    let effects = acceptor.receive(R1, prepare(1, 1));
+    let promised = appended(&effects, |record| *record == Record::Promised(ballot(1)));
+    assert_eq!(sent(&effects, R1), [(promise(1, 1, vec![]), promised)]);
+    let effects = acceptor.receive(R1, accept(1, 1, "x"));
+    let vote = appended(&effects, |record| matches!(record, Record::Accepted { .. }));
+    assert_eq!(sent(&acceptor.receive(R1, prepare(1, 2)), R1), [(promise(1, 2, vec![]), promised)]);
+    let told = promise(1, 1, vec![value(1, 1, "x")]);
+    assert_eq!(sent(&acceptor.receive(R1, prepare(1, 1)), R1), [(told, vote)]);
+}
+
 #[test]
 fn a_leader_that_is_stuck_runs_a_whole_round_in_a_ballot_of_its_own() {
     let mut leader = One::of(R1, &options());
