@@ -7,14 +7,14 @@
 //! ```
 //!
 //! Integers are little-endian. `binding` stands for the cluster, and for the life of the sender and that of the
-//! receiver, which both know from the handshake of their session over TCP ([`Ends`]): what an earlier life sent, or was
-//! sent, names another one. `durable` is the same as in a frame: the messages rest on no later record. The checksum covers
-//! the header before it and the messages.
+//! receiver, which both know from the handshake of their session over TCP ([`Ends`]): a datagram from an earlier life,
+//! or to one, names another number. `durable` is the same as in a frame: the messages rest on no later record. The
+//! checksum covers the header before it and the messages.
 //!
 //! The length is the header's, bounded by the packet, since a link may pad short packets. Nothing is fragmented: a
 //! packet has the bytes that [`bytes_max`] derives from an MTU, and a message that does not fit one is for TCP.
 //!
-//! **What this is not.** A checksum authenticates nothing: whoever may send to the port can make any packet. So
+//! **What this is not.** A checksum authenticates nothing: a host that can send to the port can make any packet. So
 //! datagrams are for a trusted segment, or need a seal around them.
 
 use bytes::Bytes;
@@ -64,7 +64,7 @@ pub struct End {
     pub nonce: u64,
 }
 
-/// Who sends to whom.
+/// The two ends of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// The cluster of both.

@@ -22,8 +22,8 @@ const REPEATS_MAX: usize = 10;
 pub(super) struct Gaps {
     /// The first slot that is missing, and when it asks.
     missing: Option<(Slot, Resend)>,
-    /// What acceptors told of each slot that was asked about last: one vote of each, its latest, with the ballot in which
-    /// it counts. The value comes with each telling, so none is kept.
+    /// What acceptors told of each slot that was asked about last: one vote of each, its latest, with the ballot in
+    /// which it counts. The value comes with each telling, so none is kept.
     told: BTreeMap<Slot, BTreeMap<ReplicaId, Ballot>>,
 }
 
@@ -69,8 +69,9 @@ impl KernelPaxos {
         }
     }
 
-    /// A learner misses a slot. What it is told is a vote that was given, or the decision that was learned in its place,
-    /// so the record must be durable. What was delivered is forgotten here, and comes from the replica around this.
+    /// A learner misses a slot. What it is told is a vote that was given, or the decision that was learned in its
+    /// place, so the record must be durable. What was delivered is forgotten here, and comes from the replica around
+    /// the protocol.
     pub(super) fn handle_repeat(&mut self, from: ReplicaId, slot: Slot, effects: &mut Effects) {
         if slot <= self.decided() {
             return effects.push(Effect::Lacks { peer: from, slot });

@@ -1,7 +1,7 @@
 //! Replicas whose messages are lost, doubled and reordered, and which crash: whatever they deliver is the same
-//! (section 10.3 of the document: 8 % loss, 10 % duplication, any order). Some lose their logs, and those that lag catch
-//! up from others or by snapshots. The simulator has more of the world around them; this has more schedules a second,
-//! and no session that would keep an order.
+//! (section 10.3 of the document: 8 % loss, 10 % duplication, any order). Some lose their logs, and those that lag
+//! catch up from others or by snapshots. The simulator has more of the world around them; this has more schedules a
+//! second, and no session that would keep an order.
 
 use std::collections::BTreeMap;
 
@@ -401,8 +401,8 @@ fn whatever_is_lost_doubled_reordered_or_forgotten_all_deliver_the_same() {
     }
 }
 
-/// The mistakes that section 10.3 wants to be found, and others, each on a ground on which it shows, within as many runs
-/// as the document has. The tests of single replicas find those that are not here.
+/// The mistakes that section 10.3 wants to be found, and others, each on a ground on which it shows, within as many
+/// runs as the document has. The tests of single replicas find those that are not here.
 #[test]
 fn the_mistakes_of_the_document_are_found() {
     let bugs: [(crate::Bug, Ground); 11] = [
