@@ -187,6 +187,18 @@ pub enum Claim<'a> {
         /// The slot of the proposal.
         slot: Slot,
     },
+    /// The sender accepted a batch in a ballot, whatever it has promised since: a vote that is told again, or the
+    /// decision that the sender learned in its place.
+    Told {
+        /// What the sender has promised since.
+        promised: Ballot,
+        /// The ballot of the proposal.
+        ballot: Ballot,
+        /// The slot of the proposal.
+        slot: Slot,
+        /// What was proposed.
+        batch: &'a Batch,
+    },
     /// The sender has accepted what was proposed in all slots through `last`.
     VoteThrough {
         /// The ballot of the proposals.

@@ -349,6 +349,14 @@ pub enum Effect {
         /// The slot.
         slot: Slot,
     },
+    /// A peer asked for a slot that was delivered here, so that this protocol has forgotten it: the replica around the
+    /// protocol sends the peer what was decided there, if it keeps that.
+    Lacks {
+        /// The peer.
+        peer: ReplicaId,
+        /// The slot.
+        slot: Slot,
+    },
     /// Answers [`Control::ChangeVoters`] if the batch was not taken.
     ChangeRefused(ChangeRefused),
     /// Call with [`Input::Timer`] at this time; replaces the previous deadline.

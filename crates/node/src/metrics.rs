@@ -264,7 +264,7 @@ impl NodeMetrics {
         for (name, help, number) in gauges {
             e.gauges(name, help, by_peer(number))?;
         }
-        let counters: [(&str, &str, Option<Unit>, Number); 5] = [
+        let counters: [(&str, &str, Option<Unit>, Number); 6] = [
             ("synod_peer_frames_sent", "Frames sent to the peer", None, |peer| peer.frames_sent),
             ("synod_peer_frames_received", "Frames received from the peer", None, |peer| {
                 peer.frames_received
@@ -272,6 +272,12 @@ impl NodeMetrics {
             ("synod_peer_frames_dropped", "Frames to the peer that were dropped", None, |peer| {
                 peer.frames_dropped
             }),
+            (
+                "synod_peer_frames_refused",
+                "Frames from the peer that made no sense, each of which ended its session",
+                None,
+                |peer| peer.frames_refused,
+            ),
             ("synod_peer_sent", "Bytes sent to the peer", Some(Unit::Bytes), |peer| peer.bytes_sent),
             ("synod_peer_received", "Bytes received from the peer", Some(Unit::Bytes), |peer| {
                 peer.bytes_received

@@ -405,6 +405,7 @@ fn decide_accepted<S: StateMachine>(
                 | Effect::Leader(_)
                 | Effect::ReadIndex { .. }
                 | Effect::TwoProposals { .. }
+                | Effect::Lacks { .. }
                 | Effect::ChangeRefused(_) => {}
             }
         }

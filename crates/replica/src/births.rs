@@ -580,6 +580,27 @@ mod tests {
         replica.step(now(), Event::Met { peer: id, met }, &mut Vec::new());
     }
 
+    /// What a protocol has forgotten is sent by the replica around it, as long as that keeps it.
+    #[test]
+    fn a_slot_that_a_peer_lacks_is_sent_if_it_is_kept() {
+        let group = named(ProtocolKind::KernelPaxos);
+        let (mut replica, _) = replica(R1, &group, 10);
+        replica.deliver(now(), Slot(1), synod_wire::Ballots::ZERO, Batch::noop(), &mut Vec::new());
+        let sent = |replica: &mut Replica, slot| {
+            let mut actions = Vec::new();
+            let lacks = synod_consensus::Effect::Lacks { peer: R4, slot };
+            replica.carry_out_one(now(), group.epoch, lacks, &mut actions);
+            actions
+        };
+        let pushed = sent(&mut replica, Slot(1));
+        let [Action::Send { message: PeerMessage::Pushed { from, decided, batches }, .. }] = &pushed[..]
+        else {
+            panic!("{pushed:?}")
+        };
+        assert_eq!((*from, *decided, batches.len()), (Slot(1), Slot(1), 1));
+        assert!(sent(&mut replica, Slot(2)).is_empty(), "it is not decided");
+    }
+
     #[test]
     fn what_another_birth_says_is_not_heard_from_the_moment_that_one_is_named() {
         let group = with_learner(&named(ProtocolKind::MultiPaxos));

@@ -18,8 +18,8 @@
 use bytes::Bytes;
 use synod_consensus::{LeaderView, Message};
 use synod_wire::{
-    BIRTHS_SINCE, Batch, DecodeError, Encoded, Epoch, MESSAGES_VERSION, Reader, ReplicaId, SessionId, Slot,
-    Writer,
+    BIRTHS_SINCE, Ballots, Batch, DecodeError, Encoded, Epoch, MESSAGES_VERSION, Reader, ReplicaId,
+    SessionId, Slot, Writer,
 };
 
 use crate::{
@@ -465,7 +465,10 @@ fn write_batches(writer: &mut Writer, batches: &[Decided]) {
 
 fn read_batches(reader: &mut Reader) -> Result<Vec<Decided>, DecodeError> {
     let count = reader.u32("batches")?;
-    let read = |_| Ok(Decided { ballots: reader.ballots("ballots")?, batch: reader.batch("batch")? });
+    let read = |_| {
+        let (proposed, decided) = (reader.ballot_in_reach("proposed")?, reader.ballot_in_reach("decided")?);
+        Ok(Decided { ballots: Ballots { proposed, decided }, batch: reader.batch("batch")? })
+    };
     (0..count).map(read).collect()
 }
 
@@ -474,7 +477,7 @@ mod tests {
     use super::*;
     use crate::{Limits, Settings, decided::DecidedLog};
     use synod_consensus::Options;
-    use synod_wire::{Ballot, Ballots, BatchBuilder};
+    use synod_wire::{Ballot, BatchBuilder};
 
     /// The largest message of each kind other than the protocol's.
     #[test]

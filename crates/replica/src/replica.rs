@@ -363,6 +363,7 @@ impl Replica {
             Effect::Deadline(deadline) if !over => self.instance.wakes_at(deadline),
             Effect::TwoProposals { ballot, slot } => actions.push(Action::TwoProposals { ballot, slot }),
             Effect::ChangeRefused(refused) => self.change_refused(refused, actions),
+            Effect::Lacks { peer, slot } => self.push_kept(peer, slot, actions),
             Effect::Deliver { .. } | Effect::Leader(_) | Effect::Deadline(_) => {}
         }
     }

@@ -74,6 +74,15 @@ impl Replica {
         actions.push(Action::Send { to: to.into(), message, after: Lsn::ZERO });
     }
 
+    /// Sends a peer a decided slot that it lacks, if that is kept.
+    pub(crate) fn push_kept(&self, to: ReplicaId, slot: Slot, actions: &mut Vec<Action>) {
+        let batches = self.decided.range(slot, slot, self.settings.fetch_bytes_max);
+        if let Some(batches) = batches.filter(|batches| !batches.is_empty()) {
+            let message = PeerMessage::Pushed { from: slot, decided: self.decided.last(), batches };
+            actions.push(Action::Send { to: to.into(), message, after: Lsn::ZERO });
+        }
+    }
+
     /// Takes an answer of a peer that keeps these slots.
     pub(crate) fn fetched(
         &mut self,

@@ -186,6 +186,13 @@ pub(crate) enum FrameError {
     Io(#[from] io::Error),
 }
 
+impl FrameError {
+    /// Whether a frame came that makes no sense, or carries a message that makes none.
+    pub(crate) fn is_of_a_frame(&self) -> bool {
+        !matches!(self, FrameError::Truncated | FrameError::Io(_))
+    }
+}
+
 /// A frame that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arrived {

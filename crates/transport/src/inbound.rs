@@ -395,6 +395,9 @@ impl Receiver {
             None => Some(self.deliver_frames(&session)),
         };
         link.counters.receiving.store(false, Relaxed);
+        if matches!(&result, Some(Err(error)) if error.is_of_a_frame()) {
+            link.counters.frames_refused.fetch_add(1, Relaxed);
+        }
         match result {
             // The owner takes nothing any more.
             None => {}

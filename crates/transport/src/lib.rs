@@ -46,6 +46,7 @@
 
 mod complaint;
 mod config;
+pub mod datagram;
 mod deadline;
 mod dial;
 mod event_loop;

@@ -68,6 +68,7 @@ struct Link {
     sent: Count,
     received: Count,
     dropped: u64,
+    refused: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -356,9 +357,9 @@ impl Sender for MemorySender {
         let Some(mut hub) = self.hub() else { return Metrics::default() };
         let peers = hub.places[&self.me].peers.clone();
         let metrics = |peer: ReplicaId| {
-            let (receiving, received) = {
+            let (receiving, received, frames_refused) = {
                 let from = hub.link(peer, self.me);
-                (from.session.is_some(), from.received)
+                (from.session.is_some(), from.received, from.refused)
             };
             let to = hub.link(self.me, peer);
             PeerMetrics {
@@ -376,6 +377,7 @@ impl Sender for MemorySender {
                 frames_received: received.messages,
                 bytes_received: received.bytes,
                 frames_dropped: to.dropped,
+                frames_refused,
                 queue_frames: 0,
                 queue_bytes: 0,
                 round_trips: Arc::default(),
@@ -432,7 +434,9 @@ impl Deliverer {
             Ok(()) => true,
             Err(error) => {
                 warn!(peer = %from, "ended a session: {error}");
-                lock(&self.hub).end(from, me);
+                let mut hub = lock(&self.hub);
+                hub.link(from, me).refused += 1;
+                hub.end(from, me);
                 false
             }
         }
@@ -612,6 +616,24 @@ mod tests {
         one.send(R2, "d");
         let Some(Event::Received { body, .. }) = two.until(is_message).pop() else { panic!() };
         assert_eq!(body.last(), Some(&b'd'));
+    }
+
+    #[test]
+    fn a_message_that_makes_no_sense_ends_its_session_and_is_counted() {
+        let network = MemoryNetwork::new();
+        let one = connect(&network, R1);
+        let peers = vec![Peer { id: R1, address: "memory:1".into() }];
+        let config = Config { peers, ..Config::new(ClusterId(1), R2, Incarnation(2), 2) };
+        let sink = |events: Vec<Event>| match events[..] {
+            [Event::Received { .. }] => Err(crate::Unreadable("it is not a word".into())),
+            _ => Ok(()),
+        };
+        let two = network.start(config, Box::new(sink)).unwrap();
+        one.until(is_up);
+        one.send(R2, "a");
+        one.until(|event| *event == Event::Down { peer: R2 });
+        let metrics = two.sender().metrics();
+        assert_eq!((metrics.peers[0].frames_refused, metrics.peers[0].frames_received), (1, 1));
     }
 
     #[test]

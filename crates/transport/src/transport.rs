@@ -509,6 +509,8 @@ pub struct PeerMetrics {
     /// Frames that never left: the queue was full, they were too large, of a group that the peer's version does not
     /// know, or the transport was shut down.
     pub frames_dropped: u64,
+    /// Frames from the peer that make no sense, or carry a message that makes none. Each ended its session.
+    pub frames_refused: u64,
     /// Frames that wait now.
     pub queue_frames: usize,
     /// Bytes of these frames.

@@ -149,6 +149,7 @@ fn a_body_that_makes_no_sense_ends_its_session_and_nothing_after_it_is_delivered
     let mut again = join(victim.replica.address, 1, 2, 1);
     again.write_all(&frame(b"again")).unwrap();
     assert_eq!(victim.replica.wait_received(1), "again");
+    assert_eq!(victim.replica.metrics(1).frames_refused, 1);
     victim.assert_unharmed();
 }
 
@@ -163,7 +164,7 @@ fn a_frame_cut_short_is_not_delivered() {
     let mut stream = join(victim.replica.address, 1, 2, 1);
     stream.write_all(&whole).unwrap();
     assert_eq!(victim.replica.wait_received(1).len(), 100_000);
-    assert_eq!(victim.replica.metrics(1).frames_received, 1);
+    assert_eq!((victim.replica.metrics(1).frames_received, victim.replica.metrics(1).frames_refused), (1, 0));
     victim.assert_unharmed();
 }
 

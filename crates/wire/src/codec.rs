@@ -282,6 +282,16 @@ impl Reader {
         Ok(Ballot { round: self.u64(field)?, replica: self.replica(field)? })
     }
 
+    /// The same in a message of a peer: of a round that a group can reach ([`Ballot::is_in_reach`]).
+    pub fn ballot_in_reach(&mut self, field: &'static str) -> Result<Ballot, DecodeError> {
+        let ballot = self.ballot(field)?;
+        if ballot.is_in_reach() {
+            Ok(ballot)
+        } else {
+            Err(DecodeError::Undefined { field, value: ballot.round })
+        }
+    }
+
     /// The ballots of a decided slot.
     pub fn ballots(&mut self, field: &'static str) -> Result<Ballots, DecodeError> {
         Ok(Ballots { proposed: self.ballot(field)?, decided: self.ballot(field)? })
@@ -339,6 +349,19 @@ mod tests {
         assert_eq!(reader.bytes("d").unwrap(), "snapshot");
         assert_eq!(reader.ballot("e"), Ok(Ballot { round: 9, replica: ReplicaId(2) }));
         reader.finish().unwrap();
+    }
+
+    #[test]
+    fn a_ballot_of_a_peer_is_one_that_a_group_can_reach() {
+        let read = |round| {
+            let mut writer = Writer::new();
+            writer.ballot(Ballot { round, replica: ReplicaId(2) });
+            Reader::new(writer.finish().to_bytes()).ballot_in_reach("ballot").map(|ballot| ballot.round)
+        };
+        assert_eq!(read(Ballot::ROUND_MAX), Ok(Ballot::ROUND_MAX));
+        for round in [Ballot::ROUND_MAX + 1, u64::MAX - 255, u64::MAX] {
+            assert_eq!(read(round), Err(DecodeError::Undefined { field: "ballot", value: round }));
+        }
     }
 
     #[test]

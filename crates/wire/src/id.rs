@@ -106,6 +106,16 @@ pub struct Ballot {
 impl Ballot {
     /// The ballot without an owner.
     pub const ZERO: Ballot = Ballot { round: 0, replica: ReplicaId(0) };
+    /// The highest round of a ballot in reach. The eight bits that are left of 64 are the owner's in the acceptor of
+    /// Kernel Paxos.
+    pub const ROUND_MAX: u64 = (1 << 56) - 1;
+
+    /// Whether a group can get to this ballot. Rounds count up by 256 at most, so a replica that names a higher one is
+    /// out of its mind, and an election that counted on from there would run out of numbers.
+    #[must_use]
+    pub fn is_in_reach(self) -> bool {
+        self.round <= Ballot::ROUND_MAX
+    }
 }
 
 impl fmt::Display for Ballot {

@@ -332,7 +332,8 @@ impl BallotLeaderElection {
         }
         let bid = self.bid.filter(|bid| bid.ballot > self.highest);
         let bid = bid.unwrap_or_else(|| Bid { ballot: self.next_ballot(self.highest), since: self.round });
-        self.bid = Some(bid);
+        self.bid = Some(bid).filter(|bid| bid.ballot.is_in_reach());
+        let Some(bid) = self.bid else { return };
         let answers = self.fresh().filter(|(_, heard)| heard.round > bid.since);
         let (mut answered, mut outbid) = (Vec::new(), false);
         for (id, heard) in answers {

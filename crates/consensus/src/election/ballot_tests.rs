@@ -356,6 +356,20 @@ fn one_promise_that_only_one_replica_knows_is_outbid() {
     assert!(group.tried[1] > stray);
 }
 
+/// Nobody bids where no round is left that others would read, and the group goes on without an election.
+#[test]
+fn a_peer_that_names_the_last_round_stops_no_replica() {
+    let mut group = Group::new(&[0; 3]);
+    for (of, election) in group.elections.iter_mut().flatten().enumerate() {
+        let highest = Ballot { round: Ballot::ROUND_MAX, replica: ReplicaId(2) };
+        let request = Message::HeartbeatRequest { round: 1, highest };
+        let from = if of == 0 { 2 } else { 1 };
+        election.receive(Time::ZERO, ReplicaId(from), &request, &mut Effects::new(Lsn::ZERO));
+    }
+    group.run(20);
+    assert_eq!(group.tried, [Ballot::ZERO; 3]);
+}
+
 fn reply(round: u64, ballot: Ballot, happy: bool) -> Message {
     Message::HeartbeatReply { round, ballot, leader: ballot, happy }
 }

@@ -1,6 +1,6 @@
 //! What elections say to each other. Protocols carry these messages.
 
-use synod_wire::Ballot;
+use synod_wire::{Ballot, DecodeError};
 
 use super::latency::TEST;
 
@@ -102,6 +102,30 @@ crate::messages! {
             times: Vec<u64>,
         },
     }
+    checked by Message::is_in_reach;
+}
+
+impl Message {
+    /// Refuses a ballot that no group gets to: an election that counted on from there would run out of numbers.
+    fn is_in_reach(&self) -> Result<(), DecodeError> {
+        let named = match *self {
+            Message::HeartbeatRequest { highest, .. } => highest,
+            Message::HeartbeatReply { ballot, leader, .. } => ballot.max(leader),
+            Message::Rehearse { ballot } => ballot,
+            Message::RehearseReply { ballot, highest, .. } => ballot.max(highest),
+            Message::Ping { .. }
+            | Message::Pong { .. }
+            | Message::AskTimes { .. }
+            | Message::Times { .. } => {
+                return Ok(());
+            }
+        };
+        if named.is_in_reach() {
+            Ok(())
+        } else {
+            Err(DecodeError::Undefined { field: "ballot", value: named.round })
+        }
+    }
 }
 
 /// The number of a round, without the life of the asker in its upper half.
@@ -143,6 +167,29 @@ mod tests {
     fn every_byte_is_where_earlier_versions_look_for_it() {
         let records: &[crate::Record] = &[];
         crate::message::fixed::check(include_str!("encoding.txt"), &messages(), records);
+    }
+
+    #[test]
+    fn a_ballot_that_no_group_gets_to_is_refused() {
+        let read = |round| {
+            let (ballot, low) =
+                (Ballot { round, replica: ReplicaId(1) }, Ballot { round: 1, replica: ReplicaId(2) });
+            let naming = [
+                Message::HeartbeatRequest { round: 7, highest: ballot },
+                Message::HeartbeatReply { round: 7, ballot, leader: low, happy: true },
+                Message::HeartbeatReply { round: 7, ballot: low, leader: ballot, happy: true },
+                Message::Rehearse { ballot },
+                Message::RehearseReply { ballot, willing: true, highest: low },
+                Message::RehearseReply { ballot: low, willing: true, highest: ballot },
+            ];
+            naming.map(|message| {
+                let mut writer = Writer::new();
+                crate::Message::Election(message).encode(&mut writer);
+                crate::Message::decode(&mut Reader::new(writer.finish().to_bytes())).is_ok()
+            })
+        };
+        assert_eq!(read(Ballot::ROUND_MAX), [true; 6]);
+        assert_eq!((read(Ballot::ROUND_MAX + 1), read(u64::MAX)), ([false; 6], [false; 6]));
     }
 
     #[test]

@@ -314,6 +314,9 @@ impl Election for Rotating {
             return None;
         }
         let ballot = self.next_ballot(current);
+        if !ballot.is_in_reach() {
+            return None;
+        }
         let rehearsal = self.rehearsal.take().filter(|rehearsal| rehearsal.ballot == ballot);
         let rehearsal =
             rehearsal.unwrap_or_else(|| Rehearsal { ballot, willing: vec![None; self.members.count()] });
@@ -480,6 +483,25 @@ mod tests {
         assert_eq!(said(&mut effects), asked(&[1, 4, 5]));
         reply(&mut five, again, 5, ballot, true, Ballot::ZERO);
         assert_eq!(five.candidacy(again, R1_LED, &mut effects), Some(ballot));
+    }
+
+    #[test]
+    fn where_no_round_is_left_nobody_tries() {
+        let mut effects = Effects::new(Lsn::ZERO);
+        let mut two = election(2);
+        let due = two.deadline(R1_LED);
+        reply(
+            &mut two,
+            due,
+            3,
+            Ballot { round: 2, replica: ReplicaId(2) },
+            false,
+            Ballot { round: Ballot::ROUND_MAX, ..R1_LED },
+        );
+        for wait in 0..20 {
+            assert_eq!(two.candidacy(due + T * wait, R1_LED, &mut effects), None);
+        }
+        assert!(said(&mut effects).is_empty(), "it asks in no ballot that others would not read");
     }
 
     #[test]

@@ -9,10 +9,10 @@
 
 use std::collections::BTreeMap;
 
-use synod_wire::{Ballot, Ballots, Batch, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, KernelPaxos, Message, State, votes::name};
-use crate::{Effects, Protocol, ReplicaSet, leadership::Leads, resend::Resend};
+use crate::{Effect, Effects, Protocol, leadership::Leads, resend::Resend};
 
 /// The most slots that it asks about at a time.
 const REPEATS_MAX: usize = 10;
@@ -22,8 +22,9 @@ const REPEATS_MAX: usize = 10;
 pub(super) struct Gaps {
     /// The first slot that is missing, and when it asks.
     missing: Option<(Slot, Resend)>,
-    /// What acceptors told of each slot: for each ballot the value, and which of them accepted it.
-    told: BTreeMap<Slot, BTreeMap<Ballot, (Batch, ReplicaSet)>>,
+    /// What acceptors told of each slot that was asked about last: one vote of each, its latest, with the ballot in
+    /// which it counts. The value comes with each telling, so none is kept.
+    told: BTreeMap<Slot, BTreeMap<ReplicaId, Ballot>>,
 }
 
 impl Gaps {
@@ -61,21 +62,33 @@ impl KernelPaxos {
         }
         let last = self.common.decided_elsewhere.max(self.learner.last());
         let missing = (first.0..=last.0).map(Slot).filter(|&slot| !self.learner.is_decided(slot));
+        let mut told = std::mem::take(&mut self.gaps.told);
         for slot in missing.take(REPEATS_MAX) {
+            self.gaps.told.insert(slot, told.remove(&slot).unwrap_or_default());
             self.common.broadcast(Message::Repeat { slot }, self.common.promised_lsn, effects);
         }
     }
 
-    /// A learner misses a slot. What it is told is a vote that was given, so its record must be durable.
+    /// A learner misses a slot. What it is told is a vote that was given, or the decision that was learned in its
+    /// place, so the record must be durable. What was delivered is forgotten here, and comes from the replica around
+    /// the protocol.
     pub(super) fn handle_repeat(&mut self, from: ReplicaId, slot: Slot, effects: &mut Effects) {
-        let Some((promised, in_ballot, value)) = self.voter.repeat(slot) else { return };
-        let held = self.learner.accepted(slot).filter(|held| held.ballot == in_ballot);
-        let Some(held) = held.filter(|held| name(&held.batch) == value) else { return };
+        if slot <= self.decided() {
+            return effects.push(Effect::Lacks { peer: from, slot });
+        }
+        let mut promised = self.common.promised;
+        let mut held = self.learner.accepted(slot);
+        if !self.learner.is_decided(slot) {
+            let Some((promised_there, in_ballot, value)) = self.voter.repeat(slot) else { return };
+            promised = promised_there;
+            held = held.filter(|held| held.ballot == in_ballot && name(&held.batch) == value);
+        }
+        let Some(held) = held else { return };
         let after = self.common.rules().leaves_after(held.lsn.max(self.common.promised_lsn));
         effects.send(from, Message::Told { promised, value: held.value_of(slot) }, after);
     }
 
-    /// An acceptor tells what it accepted in a slot that is missing here.
+    /// An acceptor tells what it accepted in a slot that is missing here, and was asked about.
     pub(super) fn handle_told(
         &mut self,
         now: Time,
@@ -91,18 +104,18 @@ impl KernelPaxos {
             return;
         }
         let ballot = self.rules().counts_in(promised, ballot);
+        let Some(told) = self.gaps.told.get_mut(&slot) else { return };
+        let latest = told.entry(from).or_insert(ballot);
+        *latest = ballot.max(*latest);
         let members = &self.common.members;
+        let told = members.those(|id| told.get(&id) == Some(&ballot));
         // The own vote counts as well, if it is durable.
         let own = self.learner.accepted(slot);
         let own = own.is_some_and(|own| own.ballot == ballot && own.lsn <= self.common.durable);
-        let told = self.gaps.told.entry(slot).or_default();
-        let (batch, by) = told.entry(ballot).or_insert_with(|| (batch, ReplicaSet::default()));
-        *by = by.union(members.only(from));
-        let votes = if own { by.union(members.only(members.me())) } else { *by };
+        let votes = if own { told.union(members.only(members.me())) } else { told };
         if !self.common.rules().is_chosen(members, votes) {
             return;
         }
-        let batch = batch.clone();
         // Whatever this replica says from now on it says knowing of that ballot.
         self.heed(now, ballot, effects);
         self.learn(slot, Ballots::both(ballot), batch, effects);

@@ -104,8 +104,12 @@ crate::messages! {
             /// The slot.
             slot: Slot,
         },
-        /// Answers `Repeat`: what the sender accepted in the slot, whatever it has promised since.
+        /// Answers `Repeat`: what the sender accepted in the slot, or learned to be decided there, whatever it has
+        /// promised since. What was delivered comes as with catch-up.
         8, Vote,
+        claims [Claim::Told {
+            promised: *promised, ballot: value.ballot, slot: value.slot, batch: &value.batch,
+        }],
         text ("Told by one that promised {promised}: {}", accepted_text(std::slice::from_ref(value), batch)):
         Told {
             /// The ballot that the sender has promised by now.
@@ -146,6 +150,7 @@ crate::messages! {
         },
     }
     described with batch;
+    checked by Message::is_sound;
     body {
         fn with_batches(&self, other: &mut dyn FnMut(&Batch) -> Option<Batch>) -> Option<crate::Message> {
             let &Message::Accept { ballot, slot, further, decided, ref proposed } = self else { return None };
@@ -257,22 +262,82 @@ impl Record {
 }
 
 impl Message {
-    /// The ballot that the message would make its receiver promise.
-    pub(super) fn ballot(&self) -> Option<Ballot> {
+    /// Refuses what no replica says: something said in no ballot, or in one that no group gets to; a slot that there
+    /// cannot be; and a promise of one slot with the value of another.
+    fn is_sound(&self) -> Result<(), DecodeError> {
         match self {
-            Message::PrepareAll { ballot, .. }
-            | Message::Prepare { ballot, .. }
-            | Message::Accept { ballot, .. }
-            | Message::Heartbeat { ballot, .. } => Some(*ballot),
-            Message::Reject { promised } => Some(*promised),
-            Message::Told { value, .. } => Some(value.ballot),
-            Message::PromiseAll { .. }
-            | Message::Promise(_)
-            | Message::Accepted { .. }
-            | Message::Repeat { .. }
-            | Message::HeartbeatAck { .. }
-            | Message::TakeOver { .. } => None,
+            Message::PrepareAll { ballot, from: slot } | Message::Prepare { ballot, slot } => {
+                is_ballot(*ballot)?;
+                is_slot(*slot)
+            }
+            Message::PromiseAll { ballot, decided, touched } => {
+                is_ballot(*ballot)?;
+                is_prefix((*decided).max(*touched))
+            }
+            Message::Promise(promise) => promise.is_sound(),
+            Message::Accept { ballot, slot, further, decided, .. } => {
+                is_ballot(*ballot)?;
+                is_slot(*slot)?;
+                is_slot(further.unwrap_or(*slot))?;
+                is_prefix(*decided)
+            }
+            Message::Accepted { ballot, slot, further } => {
+                is_ballot(*ballot)?;
+                is_slot(*slot)?;
+                is_slot(further.unwrap_or(*slot))
+            }
+            Message::Repeat { slot } => is_slot(*slot),
+            Message::Told { promised, value } => {
+                is_ballot(*promised)?;
+                is_ballot(value.ballot)?;
+                is_slot(value.slot)
+            }
+            Message::Heartbeat { ballot, decided, .. } => {
+                is_ballot(*ballot)?;
+                is_prefix(*decided)
+            }
+            Message::HeartbeatAck { ballot, .. }
+            | Message::Reject { promised: ballot }
+            | Message::TakeOver { ballot } => is_ballot(*ballot),
         }
+    }
+}
+
+impl Promise {
+    fn is_sound(&self) -> Result<(), DecodeError> {
+        is_ballot(self.ballot)?;
+        is_slot(self.slot)?;
+        is_prefix(self.decided)?;
+        let refuse = |field, value| Err(DecodeError::Undefined { field, value });
+        match &self.accepted[..] {
+            [] => Ok(()),
+            [value] if value.slot == self.slot => is_ballot(value.ballot),
+            [value] => refuse("slot of the value", value.slot.0),
+            more => refuse("values", more.len() as u64),
+        }
+    }
+}
+
+/// No replica does anything in round 0, which is before the first.
+fn is_ballot(ballot: Ballot) -> Result<(), DecodeError> {
+    if ballot.round > 0 && ballot.is_in_reach() {
+        Ok(())
+    } else {
+        Err(DecodeError::Undefined { field: "ballot", value: ballot.round })
+    }
+}
+
+/// There is no slot 0, and the slot after one that is named can be named as well.
+fn is_slot(slot: Slot) -> Result<(), DecodeError> {
+    if slot > Slot::ZERO { is_prefix(slot) } else { Err(DecodeError::Undefined { field: "slot", value: 0 }) }
+}
+
+/// The end of a prefix, which may be empty.
+fn is_prefix(through: Slot) -> Result<(), DecodeError> {
+    if through < Slot(u64::MAX) {
+        Ok(())
+    } else {
+        Err(DecodeError::Undefined { field: "slot", value: through.0 })
     }
 }
 

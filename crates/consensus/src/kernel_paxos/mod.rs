@@ -98,7 +98,7 @@ impl KernelPaxos {
     /// Takes each message to its handler.
     fn receive(&mut self, now: Time, from: ReplicaId, message: Message, effects: &mut Effects) {
         let is_peer = self.common.members.index(from).is_some() && from != self.common.members.me();
-        if !is_peer || !message.ballot().is_none_or(Voter::can_number) {
+        if !is_peer {
             return;
         }
         if matches!(self.state, State::Recovering) {

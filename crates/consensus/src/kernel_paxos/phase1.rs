@@ -11,6 +11,7 @@ use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     AcceptedValue, KernelPaxos, Leader, Message, Promise, Record, State,
+    rules::Rules,
     votes::{Said, name},
 };
 use crate::{
@@ -51,8 +52,8 @@ struct Answer {
 }
 
 impl Answer {
-    fn is_whole(&self) -> bool {
-        self.missing.is_empty() && self.next > self.touched
+    fn is_whole(&self, rules: &Rules) -> bool {
+        rules.has_told_all(self.missing.len(), self.next, self.touched)
     }
 
     /// The slots to ask about now.
@@ -68,8 +69,12 @@ impl Answer {
 impl KernelPaxos {
     // The candidate asks.
 
-    /// Promises itself a ballot of its own, and asks all others to promise it in all slots.
+    /// Promises itself a ballot of its own, and asks all others to promise it in all slots. Nobody would read a ballot
+    /// that is out of reach.
     pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        if !ballot.is_in_reach() {
+            return;
+        }
         self.common.election.tried();
         self.promise(now, ballot, effects);
         let from = self.decided().next();
@@ -125,9 +130,12 @@ impl KernelPaxos {
         if !obeys {
             return;
         }
-        let accepted = self.accepted_in(slot, ballot).into_iter().collect();
+        let accepted: Vec<AcceptedValue> = self.accepted_in(slot, ballot).into_iter().collect();
+        // It waits for what it tells, and for no vote of another slot.
+        let told = self.learner.accepted(slot).filter(|_| !accepted.is_empty());
+        let record = told.map_or(Lsn::ZERO, |held| held.lsn).max(self.common.promised_lsn);
         let promise = Promise { ballot, slot, decided: self.decided(), accepted };
-        effects.send(from, Message::Promise(promise), effects.last_lsn());
+        effects.send(from, Message::Promise(promise), self.common.rules().leaves_after(record));
     }
 
     /// What a member tells of a slot in a promise of this ballot.
@@ -184,10 +192,15 @@ impl KernelPaxos {
         if candidate.ballot != ballot || candidate.answers.contains_key(&from) {
             return;
         }
-        self.common.election.answered(from, now);
         if self.lags_behind(decided) {
+            self.common.election.answered(from, now);
             return self.give_up(now, effects);
         }
+        let (members, ahead_max) = (self.common.members.count(), self.common.options.accept_ahead_max());
+        if touched > self.rules().reads_through(self.decided(), ahead_max, members) {
+            return; // No acceptor holds so much, and this replica would not either.
+        }
+        self.common.election.answered(from, now);
         let State::Candidate(candidate) = &mut self.state else { return };
         candidate.decided = candidate.decided.max(decided);
         let next = candidate.from.max(decided.next());
@@ -255,11 +268,12 @@ impl KernelPaxos {
 
     /// Begins to lead if a quorum has promised, and told everything.
     pub(super) fn complete_phase_1(&mut self, now: Time, effects: &mut Effects) {
+        let own_rules = self.rules();
         let State::Candidate(candidate) = &mut self.state else { return };
         if candidate.lsn > self.common.durable {
             return;
         }
-        let told_all = |id| candidate.answers.get(&id).is_some_and(Answer::is_whole);
+        let told_all = |id| candidate.answers.get(&id).is_some_and(|answer| answer.is_whole(&own_rules));
         let promised = self.common.members.those(|id| id == self.common.members.me() || told_all(id));
         let rules = self.common.rules();
         if !rules.is_promised(&self.common.members, promised) {

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
-use super::{KernelPaxos, Message, Preparation, Record, State, prepared::Prepared};
+use super::{KernelPaxos, Message, Preparation, Record, State, planted, prepared::Prepared};
 use crate::{
     Effect, Effects, Protocol,
     acceptor::Accepted,
@@ -152,7 +152,7 @@ impl KernelPaxos {
 
     /// Asks the acceptor for its vote for what is proposed in the ballot that this replica promised. Writes down what
     /// is new, and lets the vote leave once that is durable.
-    fn accept(
+    pub(super) fn accept(
         &mut self,
         ballot: Ballot,
         slot: Slot,
@@ -304,7 +304,10 @@ impl KernelPaxos {
         let State::Leader(leader) = &mut self.state else { return };
         if leader.gap.is_stuck(now, lags, wait_max) {
             // A whole round, in a ballot of its own: a gap is never filled without phase 1 (E4).
-            return self.ask_all_again(now, effects);
+            if !planted::fills_gap(self, effects) {
+                self.ask_all_again(now, effects);
+            }
+            return;
         }
         let mut due = Vec::new();
         leader.flights.repeat(now, wait_max, &self.learner, |flight| due.extend(flight.slots()));

@@ -2,10 +2,10 @@
 //! rule of the family are in `../planted.rs`. The errata are those of Kernel Paxos 2019, section 11; section 10.3 lists
 //! the mistakes that a simulator has to find.
 
-use synod_wire::Lsn;
+use synod_wire::{Batch, Lsn};
 
-use super::rules::Rules;
-use crate::Options;
+use super::{KernelPaxos, Message, State, rules::Rules};
+use crate::{Effects, Options, leadership::Leads};
 
 /// A known mistake in an implementation of Kernel Paxos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,10 @@ pub enum Bug {
     ForgetUndelivered,
     /// A gap is filled whatever phase 1 told of it (E4).
     FillWithoutPhase1,
+    /// A leader that is stuck fills the gap in its present ballot, in whose phase 1 it did not ask about it (E4).
+    FillInPresentBallot,
+    /// A candidate leads before it has read what an acceptor was touched in (K13).
+    LeadBeforeRead,
     /// A new leader takes the reported value with the lowest ballot instead of the highest.
     AdoptLowestBallot,
     /// A follower takes an announced decision for the value that it accepted in an older ballot.
@@ -36,7 +40,26 @@ pub(super) fn rules(options: &Options) -> Rules {
         Bug::EmptyIsNothing => rules.has_accepted = |ballot, bytes| ballot > 0 && bytes > 0,
         Bug::CountByPromise => rules.counts_in = |promised, _| promised,
         Bug::ForgetUndelivered => rules.forgets_through = |delivered, touched| touched.max(delivered),
-        Bug::FillWithoutPhase1 | Bug::AdoptLowestBallot | Bug::DecideAcrossBallots => {}
+        Bug::LeadBeforeRead => rules.has_told_all = |_, _, _| true,
+        Bug::FillWithoutPhase1
+        | Bug::FillInPresentBallot
+        | Bug::AdoptLowestBallot
+        | Bug::DecideAcrossBallots => {}
     }
     rules
+}
+
+/// Fills the first gap of a leader that is stuck, if [`Bug::FillInPresentBallot`] is planted: what no leader does.
+/// Returns whether it is.
+pub(super) fn fills_gap(replica: &mut KernelPaxos, effects: &mut Effects) -> bool {
+    let State::Leader(leader) = &replica.state else { return false };
+    if !replica.common.options.has(Bug::FillInPresentBallot) {
+        return false;
+    }
+    let (ballot, decided) = (leader.ballot, replica.decided());
+    let slot = decided.next();
+    let accept = Message::Accept { ballot, slot, further: None, decided, proposed: Batch::noop() };
+    replica.common.broadcast(accept, Lsn::ZERO, effects);
+    replica.accept(ballot, slot, None, Batch::noop(), effects);
+    true
 }

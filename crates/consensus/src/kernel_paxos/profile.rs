@@ -58,7 +58,13 @@ pub(crate) const PROFILE: Profile = Profile {
         }
     )],
     options_to_try: &["window-max=1", "prepare=ahead", "prepare=each"],
-    bugs: &[Bug::VoteBeforeDurable, Bug::ForgetPromise, Bug::CommitWithMinority, Bug::ExecuteRetryTwice],
+    bugs: &[
+        Bug::VoteBeforeDurable,
+        Bug::ForgetPromise,
+        Bug::CommitWithMinority,
+        Bug::VoteWithAmnesia,
+        Bug::ExecuteRetryTwice,
+    ],
     start: |options, members, restart, now, effects| {
         Box::new(KernelPaxos::start(options, members, restart, now, effects))
     },

@@ -137,8 +137,11 @@ impl KernelPaxos {
 
     // What the replica around it knows.
 
-    /// A peer says what was decided in a slot.
+    /// A peer says what was decided in a slot. Nothing is decided in no ballot.
     pub(super) fn learn(&mut self, slot: Slot, ballots: Ballots, batch: Batch, effects: &mut Effects) {
+        if ballots.proposed.round == 0 {
+            return;
+        }
         let value = AcceptedValue { slot, ballot: ballots.proposed, batch };
         self.common.learn(&mut self.learner, value, |value| Record::Learned(value).into(), effects);
         self.deliver(effects);

@@ -26,6 +26,24 @@ rules! {
         value_ballot
     }
 
+    // Taking over.
+
+    /// A member that promised has told everything once it was asked about each slot through the last one that it was
+    /// touched in, and none of the answers is missing (section 4.6, K13).
+    fn has_told_all(missing: usize, next: Slot, touched: Slot) -> bool {
+        missing == 0 && next > touched
+    }
+
+    // Bounds.
+
+    /// A candidate that has delivered slots through `delivered` reads slots through this one, and so holds no more than
+    /// a value for each. An acceptor has touched nothing beyond its ring, of twice `ahead_max` slots after what its
+    /// replica has delivered; of a candidate that lagged and adopted more, the ring is so much larger. A candidate lags
+    /// no more than `ahead_max` slots, so each of `members` that did so one after the other added no more than that.
+    fn reads_through(delivered: Slot, ahead_max: u64, members: usize) -> Slot {
+        Slot(delivered.0.saturating_add((members as u64 + 2).saturating_mul(ahead_max + 1)))
+    }
+
     // Forgetting.
 
     /// An acceptor forgets what its replica has delivered, and nothing else; `touched` is the highest slot of which it
@@ -90,6 +108,38 @@ mod tests {
         }
         let forgets = with(Bug::ForgetUndelivered);
         assert_eq!(forgets.forgets_through(Slot(1), Slot(3)), Slot(3));
+    }
+
+    /// The twin looks for a slot that was touched and not told.
+    #[test]
+    fn a_member_has_told_all_when_every_touched_slot_is_told() {
+        for (next, touched, bits) in (1..5).flat_map(|next| {
+            (0..5).flat_map(move |touched| (0..1 << 4).map(move |bits| (next, touched, bits)))
+        }) {
+            let told = |slot: u64| slot < next && bits >> (slot - 1) & 1 == 1;
+            let missing = (1..next).filter(|&slot| !told(slot)).count();
+            let all = (1..next.max(touched + 1)).all(told);
+            assert_eq!(has_told_all(missing, Slot(next), Slot(touched)), all, "{next} {touched} {bits:b}");
+        }
+        assert!(with(Bug::LeadBeforeRead).has_told_all(1, Slot(2), Slot(7)));
+    }
+
+    /// The twin lets replicas lag and adopt one after the other, as far as each may.
+    #[test]
+    fn a_candidate_reads_whatever_others_can_have_touched() {
+        for (ahead_max, members) in [(64, 1), (64, 3), (100, 5), (260, 127)] {
+            // A follower accepts so far ahead; each candidate lags behind the one before, and takes over all of it.
+            let mut furthest = ahead_max;
+            (1..members as u64).for_each(|_| furthest += ahead_max + 1);
+            // What has room in a ring of that size may be prepared; and the last candidate lags behind its owner.
+            let touched = furthest.max(2 * ahead_max) + ahead_max + 1;
+            let read = reads_through(Slot(7), ahead_max, members);
+            assert!(
+                Slot(7 + touched) <= read && read <= Slot(7 + 2 * touched),
+                "{ahead_max} {members}: {read}"
+            );
+        }
+        assert_eq!(reads_through(Slot(u64::MAX - 1), 64, 3), Slot(u64::MAX));
     }
 
     #[test]

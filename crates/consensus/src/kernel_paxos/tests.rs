@@ -5,12 +5,12 @@ mod model;
 
 use std::time::Duration;
 
-use synod_wire::{Ballot, Batch, BatchBuilder, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, BatchBuilder, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
 use super::{AcceptedValue, Bug, Message, Preparation, Promise, Record, Tuning};
 use crate::{
-    Effect, Effects, ElectionKind, Input, Members, Options, Protocol, ProtocolKind, Restart, Role,
-    election::Message as Election,
+    Control, Effect, Effects, ElectionKind, Input, Members, Options, Protocol, ProtocolKind, ReadToken,
+    Restart, Role, election::Message as Election,
 };
 
 const R1: ReplicaId = ReplicaId(1);
@@ -100,6 +100,14 @@ impl One {
         self.step(Input::Propose { batch: batch(text), awaited: true })
     }
 
+    /// Lets it hear that slots through `decided` are decided, and ask about them from slot `first` on.
+    fn miss(&mut self, first: u64, decided: u64) {
+        self.receive(R1, Message::Heartbeat { ballot: ballot(1), decided: Slot(decided), round: 1 });
+        self.durable();
+        let effects = [self.wait(90), self.wait(20)].concat();
+        assert!(messages(&effects, R2).contains(&repeat(first)), "{effects:?}");
+    }
+
     /// r1, which leads in its first ballot: nothing was accepted before.
     fn elected(options: &Options) -> One {
         let mut one = One::of(R1, options);
@@ -187,9 +195,57 @@ fn ballots_and_promises_are_durable_before_anybody_hears_of_them() {
     assert_eq!(sent(&effects, R1), [(promise_all(1, 0, 0), record)]);
     let forged = acceptor.receive(R1, prepare(5, 1));
     assert!(forged.is_empty(), "only its owner speaks in a ballot");
-    let beyond = Ballot { round: 1 << 60, replica: R1 };
-    let absurd = acceptor.receive(R1, Message::PrepareAll { ballot: beyond, from: Slot(1) });
-    assert!(absurd.is_empty(), "it has no number");
+}
+
+/// A peer that is out of its mind makes nobody ask for slots that no acceptor holds, and none is read without end.
+#[test]
+fn a_candidate_heeds_no_promise_that_no_acceptor_could_give() {
+    let ahead = options().accept_ahead_max();
+    let furthest = 5 * (ahead + 1);
+    for touched in [furthest, furthest + 1, u64::MAX - 1] {
+        let mut candidate = One::of(R1, &options());
+        candidate.wait(1000);
+        candidate.durable();
+        let asked = messages(&candidate.receive(R2, promise_all(1, 0, touched)), R2);
+        assert_eq!(asked.len(), if touched == furthest { 16 } else { 0 }, "{touched}");
+        candidate.receive(R3, promise_all(1, 0, 0));
+        assert_eq!(candidate.protocol.status().role, Role::Leader, "a quorum is sane");
+    }
+}
+
+/// What is told without having been asked for is not kept, and of each acceptor one vote is.
+#[test]
+fn what_a_learner_keeps_of_tellings_does_not_grow() {
+    let told = |slot, round, text| Message::Told { promised: ballot(round), value: value(slot, round, text) };
+    let mut learner = One::of(R3, &options());
+    learner.miss(1, 12);
+    for slot in [11, 12, 13] {
+        assert!(learner.receive(R1, told(slot, 1, "a")).is_empty());
+        assert!(learner.receive(R2, told(slot, 1, "a")).is_empty(), "slot {slot} was not asked about");
+    }
+    for round in 1..1000 {
+        learner.receive(R1, told(1, round, "a"));
+    }
+    assert!(delivered(&learner.receive(R2, told(1, 500, "b"))).is_empty(), "r1 has voted again since");
+    assert_eq!(delivered(&learner.receive(R2, told(1, 999, "a"))), [(1, batch("a"))]);
+}
+
+/// A decision without a ballot says nothing: an acceptor could not be made of it after a restart.
+#[test]
+fn what_was_decided_in_no_ballot_is_not_learned() {
+    let mut learner = One::of(R3, &options());
+    let learn = |proposed| {
+        let ballots = Ballots { proposed, decided: ballot(1) };
+        Input::Control(Control::Learn { slot: Slot(2), ballots, batch: batch("a"), voters: None })
+    };
+    let learned = |effects: &[Effect]| {
+        let is_it = |effect: &&Effect| {
+            matches!(effect, Effect::Append { record: crate::Record::KernelPaxos(Record::Learned(_)), .. })
+        };
+        effects.iter().filter(is_it).count()
+    };
+    assert_eq!(learned(&learner.step(learn(Ballot::ZERO))), 0);
+    assert_eq!(learned(&learner.step(learn(ballot(1)))), 1);
 }
 
 #[test]
@@ -347,10 +403,10 @@ fn a_learner_asks_again_for_what_it_misses_and_a_quorum_of_one_ballot_decides() 
     assert!(delivered(&learner.receive(R1, told(1, "a"))).is_empty());
     assert!(delivered(&learner.receive(R1, told(1, "a"))).is_empty(), "one acceptor has one vote");
     assert!(delivered(&learner.receive(R2, told(2, "b"))).is_empty(), "another ballot");
-    let effects = learner.receive(R2, told(1, "a"));
-    assert_eq!(delivered(&effects), [(1, batch("a"))]);
-    appended(&effects, |record| *record == Record::Learned(value(1, 1, "a")));
-    assert_eq!(learner.protocol.promised(), ballot(1));
+    let effects = learner.receive(R1, told(2, "b"));
+    assert_eq!(delivered(&effects), [(1, batch("b"))]);
+    appended(&effects, |record| *record == Record::Learned(value(1, 2, "b")));
+    assert_eq!(learner.protocol.promised(), ballot(2));
 }
 
 /// E12: the two acceptors have promised the same ballot since, and never voted for the same value.
@@ -358,12 +414,13 @@ fn a_learner_asks_again_for_what_it_misses_and_a_quorum_of_one_ballot_decides() 
 fn votes_that_are_told_again_count_in_the_ballot_of_the_value() {
     let learns = |options: &Options| {
         let mut learner = One::of(R3, options);
+        learner.miss(1, 1);
         let told = |round, text| Message::Told { promised: ballot(4), value: value(1, round, text) };
         learner.receive(R1, told(1, "a"));
         delivered(&learner.receive(R2, told(2, "b")))
     };
     assert!(learns(&options()).is_empty());
-    assert_eq!(learns(&planted(Bug::CountByPromise)), [(1, batch("a"))], "which nobody chose");
+    assert_eq!(learns(&planted(Bug::CountByPromise)), [(1, batch("b"))], "which nobody chose");
 }
 
 #[test]
@@ -376,6 +433,25 @@ fn an_acceptor_tells_again_what_it_accepted_with_its_ballot_once_that_is_durable
     assert_eq!(sent(&acceptor.receive(R3, repeat(1)), R3), [(told(ballot(1)), record)]);
     acceptor.receive(R3, Message::PrepareAll { ballot: ballot(3), from: Slot(1) });
     assert_eq!(messages(&acceptor.receive(R1, repeat(1)), R1), [told(ballot(3))]);
+}
+
+/// A decision that waits for a slot before it, and replaced the own vote, is told as a vote in its ballot: both are for
+/// the same value. What is delivered is asked of the replica around the protocol.
+#[test]
+fn what_is_decided_is_told_again_too() {
+    let mut acceptor = One::of(R2, &options());
+    acceptor.receive(R1, accept(1, 2, "x"));
+    let ballots = Ballots::both(ballot(2));
+    let learn = Input::Control(Control::Learn { slot: Slot(2), ballots, batch: batch("x"), voters: None });
+    let effects = acceptor.step(learn);
+    let record = appended(&effects, |record| matches!(record, Record::Learned(_)));
+    let told = Message::Told { promised: ballot(2), value: value(2, 2, "x") };
+    assert_eq!(sent(&acceptor.receive(R3, repeat(2)), R3), [(told, record)]);
+
+    acceptor.step(Input::Control(Control::Learn { slot: Slot(1), ballots, batch: batch("w"), voters: None }));
+    assert_eq!(acceptor.protocol.status().decided, Slot(2));
+    let effects = acceptor.receive(R3, repeat(2));
+    assert!(matches!(effects[..], [Effect::Lacks { peer: R3, slot: Slot(2) }]), "{effects:?}");
 }
 
 /// E3: with its log the acceptor is what it was; without it, it is another life, and says nothing in this epoch.
@@ -502,6 +578,20 @@ fn a_window_is_prepared_ahead_and_a_command_waits_for_its_slot() {
     let again = leader.wait(100);
     assert!(messages(&again, R2).contains(&prepare(1, 3)) && messages(&again, R3).contains(&prepare(1, 3)));
     assert!(!messages(&again, R2).contains(&prepare(1, 1)), "a quorum has promised slot 1");
+}
+
+/// K39: LibPaxos answers phase 1 of a slot without regard to others. What is told is durable.
+#[test]
+fn a_promise_of_one_slot_waits_for_what_it_tells_and_for_no_other_vote() {
+    let mut acceptor = One::of(R2, &with(Preparation::Each));
+    let effects = acceptor.receive(R1, prepare(1, 1));
+    let promised = appended(&effects, |record| *record == Record::Promised(ballot(1)));
+    assert_eq!(sent(&effects, R1), [(promise(1, 1, vec![]), promised)]);
+    let effects = acceptor.receive(R1, accept(1, 1, "x"));
+    let vote = appended(&effects, |record| matches!(record, Record::Accepted { .. }));
+    assert_eq!(sent(&acceptor.receive(R1, prepare(1, 2)), R1), [(promise(1, 2, vec![]), promised)]);
+    let told = promise(1, 1, vec![value(1, 1, "x")]);
+    assert_eq!(sent(&acceptor.receive(R1, prepare(1, 1)), R1), [(told, vote)]);
 }
 
 #[test]

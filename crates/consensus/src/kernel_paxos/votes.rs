@@ -14,8 +14,8 @@ use crate::Members;
 
 /// The low bits of a ballot's number, for the owner: there are at most 127 members.
 const OWNER_BITS: u32 = 8;
-/// The largest round that has a number.
-const ROUND_MAX: u64 = (1 << (u64::BITS - OWNER_BITS)) - 1;
+// Every ballot in reach has a number.
+const _: () = assert!(Ballot::ROUND_MAX == u64::MAX >> OWNER_BITS);
 
 /// What the acceptor promised and voted for.
 #[derive(Clone, Debug)]
@@ -46,15 +46,11 @@ impl Voter {
         voter
     }
 
-    /// Whether a ballot has a number. Rounds count up by 256 at most, so that all have one but those of a peer that is
-    /// out of its mind.
-    pub(super) fn can_number(ballot: Ballot) -> bool {
-        ballot.round <= ROUND_MAX
-    }
-
+    /// Ballots that a peer names are in reach, and so are those in which a replica stands.
     fn number(&self, ballot: Ballot) -> u64 {
+        debug_assert!(ballot.is_in_reach());
         let place = self.members.binary_search(&ballot.replica).map_or(0, |place| place as u64 + 1);
-        ballot.round.min(ROUND_MAX) << OWNER_BITS | place
+        ballot.round << OWNER_BITS | place
     }
 
     fn ballot(&self, number: u64) -> Ballot {

@@ -198,6 +198,7 @@ impl Groups {
             Claim::Promise { .. }
             | Claim::PromiseSequence { .. }
             | Claim::Vote { .. }
+            | Claim::Told { .. }
             | Claim::VoteThrough { .. }
             | Claim::Leads { .. }
             | Claim::Decided { .. }

@@ -441,6 +441,9 @@ impl EpochVotes {
                 (first.0..=last.0).try_for_each(|slot| self.is_decided_in(id, *ballot, Slot(slot)))
             }
             Claim::Vote { ballot, slot } => self.vote_leaves(replica, id, *ballot, *slot),
+            Claim::Told { promised, ballot, slot, batch } => {
+                self.told_leaves(replica, id, (*promised, *ballot), *slot, batch)
+            }
             Claim::VoteThrough { ballot, last } => {
                 self.follows(replica, id, *ballot)?;
                 // A decided slot needs no vote any more.
@@ -575,6 +578,37 @@ impl EpochVotes {
         Ok(())
     }
 
+    /// A vote is told again, with what was promised since. The value is what its ballot proposed.
+    fn told_leaves(
+        &mut self,
+        replica: usize,
+        id: ReplicaId,
+        (promised, ballot): (Ballot, Ballot),
+        slot: Slot,
+        batch: &Batch,
+    ) -> Checked {
+        let proposed = self.slots.get(&slot).and_then(|proposed| proposed.ballots.get(&ballot));
+        demand(proposed.is_none_or(|(known, _)| known == batch), Invariant::OneProposal, || {
+            format!("{id} tells another batch for slot {slot} than ballot {ballot} proposed")
+        })?;
+        let chosen = self.chosen(slot).is_some();
+        let acceptor = &mut self.acceptors[replica];
+        demand(acceptor.promised >= promised, Invariant::DurableBeforePromise, || {
+            format!("{id} tells that it promised {promised}; its log promises {} only", acceptor.promised)
+        })?;
+        let durable = acceptor.accepted.get(&slot).copied().unwrap_or_default();
+        demand(durable >= ballot, Invariant::DurableBeforePromise, || {
+            format!(
+                "{id} tells a vote for slot {slot} in ballot {ballot}; its log holds ballot {durable} there"
+            )
+        })?;
+        if !chosen {
+            let told = acceptor.told_votes.entry(slot).or_default();
+            *told = ballot.max(*told);
+        }
+        Ok(())
+    }
+
     fn sequence_promise_leaves(
         &mut self,
         replica: usize,
@@ -642,4 +676,69 @@ impl EpochVotes {
 
 fn owns(id: ReplicaId, ballot: Ballot) -> Checked {
     demand(ballot.replica == id, Invariant::OneLeader, || format!("{id} speaks in ballot {ballot}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use synod_consensus::{Options, ProtocolKind, kernel_paxos::Record};
+    use synod_wire::BatchBuilder;
+
+    const R2: ReplicaId = ReplicaId(2);
+
+    fn ballot(round: u64) -> Ballot {
+        Ballot { round, replica: ReplicaId(1) }
+    }
+
+    fn batch(text: &str) -> Batch {
+        let mut builder = BatchBuilder::new();
+        builder.push(synod_wire::SessionId(1), 1, 1, text.as_bytes());
+        builder.finish()
+    }
+
+    /// The votes of three replicas, of which the second one has appended a promise and a vote.
+    fn votes() -> (Votes, Epoch) {
+        let group = Group::of(&Options::of(ProtocolKind::KernelPaxos), (1..=3).map(ReplicaId));
+        let mut votes = Votes::new(3);
+        votes.epoch_begins(&group);
+        let accepted =
+            Record::Accepted { ballot: ballot(1), slot: Slot(1), decided: Slot::ZERO, accepted: batch("a") };
+        for (lsn, record) in
+            [(1, Record::Promised(ballot(1))), (2, accepted), (3, Record::Promised(ballot(3)))]
+        {
+            let record = LogRecord::Protocol { epoch: group.epoch, record: record.into() };
+            votes.appended(1, Lsn(lsn), &record).unwrap();
+        }
+        (votes, group.epoch)
+    }
+
+    #[test]
+    fn a_vote_that_is_told_again_waits_for_its_record_and_for_that_of_the_promise() {
+        let told = |votes: &mut Votes, epoch, batch: &Batch| {
+            let claim = Claim::Told { promised: ballot(3), ballot: ballot(1), slot: Slot(1), batch };
+            votes.said(epoch, 1, R2, 1, &claim, Slot::ZERO).map_err(|violation| violation.invariant)
+        };
+        let (mut votes, epoch) = votes();
+        for durable in 0..3 {
+            votes.durable(1, Lsn(durable)).unwrap();
+            assert_eq!(
+                told(&mut votes, epoch, &batch("a")),
+                Err(Invariant::DurableBeforePromise),
+                "{durable}"
+            );
+        }
+        votes.durable(1, Lsn(3)).unwrap();
+        assert_eq!(told(&mut votes, epoch, &batch("b")), Err(Invariant::OneProposal));
+        assert_eq!(told(&mut votes, epoch, &batch("a")), Ok(()));
+        // What was told binds as a vote does.
+        let nothing = Claim::Promise {
+            ballot: ballot(3),
+            from: Slot(1),
+            decided: Slot::ZERO,
+            next: None,
+            accepted: Vec::new(),
+        };
+        let promised = votes.said(epoch, 1, R2, 1, &nothing, Slot::ZERO);
+        assert_eq!(promised.map_err(|violation| violation.invariant), Err(Invariant::PromiseKept));
+    }
 }

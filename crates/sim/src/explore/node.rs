@@ -313,8 +313,8 @@ impl<'a> Work<'a> {
                 Effect::TwoProposals { ballot, slot } => demand(false, Invariant::OneProposal, || {
                     format!("{id} is given two batches for slot {slot} in ballot {ballot}")
                 })?,
-                // There are no reads here, and no changes of voters.
-                Effect::ReadIndex { .. } | Effect::ChangeRefused(_) => {}
+                // There are no reads here, no changes of voters, and nothing that keeps what was delivered.
+                Effect::ReadIndex { .. } | Effect::ChangeRefused(_) | Effect::Lacks { .. } => {}
             }
         }
         Ok(())

@@ -134,6 +134,20 @@ impl Past {
                 self.votes(by, *slot, *ballot, owed);
                 Ok(())
             }
+            Claim::Told { promised, ballot, slot, .. } => {
+                demand(by.disk.promised >= *promised, Invariant::DurableBeforePromise, || {
+                    format!(
+                        "{} tells that it promised {promised}; its log promises {} only",
+                        by.id, by.disk.promised
+                    )
+                })?;
+                let told = self.told_votes.get(slot).copied();
+                self.votes(by, *slot, *ballot, owed);
+                if let (Some(before), Some(told)) = (told, self.told_votes.get_mut(slot)) {
+                    *told = before.max(*told);
+                }
+                Ok(())
+            }
             Claim::VoteThrough { ballot, last } => {
                 self.follows(by, *ballot, "votes in")?;
                 // Delivered slots need no vote any more.

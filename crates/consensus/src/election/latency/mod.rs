@@ -439,7 +439,7 @@ impl Election for LatencyAware {
         if self.is_prepared(now) {
             self.preparation = None;
             self.asked_by = self.failures.owner();
-            return Some(self.next_ballot(current));
+            return Some(self.next_ballot(current)).filter(|ballot| ballot.is_in_reach());
         }
         let ballot = self.failures.candidacy(now, current, effects)?;
         self.asked_by = None;
