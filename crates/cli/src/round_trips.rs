@@ -59,10 +59,8 @@ impl<'a> RoundTrips<'a> {
             return String::new();
         }
         let names = self.voters.values().map(|name| (*name).to_owned());
-        let head = ["ROUND TRIP, MS".to_owned()]
-            .into_iter()
-            .chain(names)
-            .chain(["MAJORITY".into(), "IF IT LED".into()]);
+        let head =
+            ["RTT, MS".to_owned()].into_iter().chain(names).chain(["MAJORITY".into(), "IF IT LED".into()]);
         let rows = self.voters.iter().map(|(&from, &name)| {
             let cells =
                 self.voters.keys().map(move |&to| match self.rows.get(&from).and_then(|row| row.get(&to)) {
@@ -135,7 +133,7 @@ mod tests {
         assert_eq!(times.gain(2), Some(118 * MS as i64));
         let table = times.table();
         let cells = |name| cells(&table, name);
-        assert_eq!(cells("ROUND TRIP, MS")[2..7], ["n1", "n2", "n3", "MAJORITY", "IF IT LED"]);
+        assert_eq!(cells("RTT, MS")[2..7], ["n1", "n2", "n3", "MAJORITY", "IF IT LED"]);
         assert_eq!(cells("n1")[2..7], ["", "120.0", "130.0", "120.0", "leads"]);
         assert_eq!(cells("n2")[2..7], ["120.0", "", "2.0", "2.0", "-118.0"]);
         assert!(!table.contains("n4"), "a learner is no part of a majority");

@@ -38,7 +38,7 @@ fn told(endpoints: &str) -> Vec<Value> {
 
 /// The cells of the row of the matrix that begins with this name.
 fn row(table: &str, name: &str) -> Vec<String> {
-    let matrix = table.lines().skip_while(|line| !line.contains("ROUND TRIP, MS"));
+    let matrix = table.lines().skip_while(|line| !line.contains("RTT, MS"));
     let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     let mut rows = matrix.map(cells);
     rows.find(|cells| cells.get(1).is_some_and(|cell| cell == name)).unwrap_or_else(|| panic!("{table}"))
@@ -80,7 +80,7 @@ fn the_leader_moves_to_a_near_majority_and_status_shows_what_a_move_would_gain()
     assert!((gain(0) - (majority(near) - majority(0))).abs() < 1e-6 && gain(0) < 0.0, "{told:#?}");
 
     let table = done(&all, &["status"]);
-    assert_eq!(row(&table, "ROUND TRIP, MS")[2..7], ["n1", "n2", "n3", "MAJORITY", "IF IT LED"]);
+    assert_eq!(row(&table, "RTT, MS")[2..7], ["n1", "n2", "n3", "MAJORITY", "IF IT LED"]);
     let milliseconds = |cell: &str| cell.parse::<f64>().unwrap_or_else(|_| panic!("{table}"));
     let far = row(&table, "n1");
     assert!(far[2].is_empty() && [3, 4, 5].iter().all(|&cell| milliseconds(&far[cell]) >= FAR_MS), "{table}");
@@ -96,7 +96,7 @@ fn status_shows_no_matrix_where_the_election_measures_none() {
     let all = cluster.endpoints().join(",");
     until("they serve", || synod(&["put", "k", "v", "--endpoints", &all]).status.success());
     let table = done(&all, &["status"]);
-    assert!(table.contains("ballot") && !table.contains("ROUND TRIP"), "{table}");
+    assert!(table.contains("ballot") && !table.contains("RTT"), "{table}");
     let told = told(&all);
     assert!(told.len() == 3 && told.iter().all(|status| status["majority_ms"].is_null()), "{told:#?}");
 }
