@@ -25,6 +25,7 @@ mod output;
 mod pages;
 mod quorum;
 mod recover;
+mod round_trips;
 mod serve;
 mod snapshot;
 mod status;

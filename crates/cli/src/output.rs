@@ -8,7 +8,7 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use clap::ValueEnum;
-use comfy_table::{Table, presets};
+use comfy_table::{Row, Table, presets};
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
@@ -93,6 +93,11 @@ pub fn paint(table: &str, rows: &[Emphasis]) -> String {
 
 /// A table with this head.
 pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    grid(head, rows)
+}
+
+/// A table whose number of columns is not known before.
+pub fn grid<H: Into<Row>, R: Into<Row>>(head: H, rows: impl IntoIterator<Item = R>) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_FULL_CONDENSED).set_header(head);
     rows.into_iter().for_each(|row| _ = table.add_row(row));

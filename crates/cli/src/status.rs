@@ -4,13 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use serde_json::{Value, json};
-use synod_client::{Error, api::Member, native::StatusResponse};
+use synod_client::{
+    Error,
+    api::Member,
+    native::{PeerStatus, StatusResponse},
+};
 
 use crate::{
     client::ClientArgs,
     failure::Failure,
     member::members_json,
     output::{self, Bytes, Emphasis, Format},
+    round_trips::RoundTrips,
     threads,
 };
 
@@ -149,7 +154,10 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
             output::print(narrow(&asked, newest, output::colours()).as_bytes())?
         }
         Format::Wide => output::print(wide(&asked, newest, output::colours()).as_bytes())?,
-        Format::Json => output::print_json(&asked.iter().map(|asked| to_json(asked, newest)).collect())?,
+        Format::Json => {
+            let times = round_trips(&asked);
+            output::print_json(&asked.iter().map(|asked| to_json(asked, newest, &times)).collect())?;
+        }
     }
     troubles(&asked).iter().for_each(|trouble| eprintln!("{trouble}"));
     let silent: Vec<_> = asked.iter().filter_map(|asked| asked.answer.as_ref().err()).collect();
@@ -208,7 +216,12 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
             text += &format!("{} receives {what}\n", status.name);
         }
     }
-    text + &groups(asked)
+    text + &round_trips(asked).table() + &groups(asked)
+}
+
+/// How long replicas wait for each other.
+fn round_trips(asked: &[Asked]) -> RoundTrips<'_> {
+    RoundTrips::of(asked.iter().filter_map(|asked| asked.answer.as_ref().ok()))
 }
 
 /// The groups, if there are several: the leader of each, the last slots that were decided and that each replica has
@@ -364,7 +377,9 @@ fn wide(asked: &[Asked], newest: u64, colours: bool) -> String {
         ]);
         row
     };
-    painted(output::table(HEAD, asked.iter().map(row)), asked, newest, colours) + &groups(asked)
+    painted(output::table(HEAD, asked.iter().map(row)), asked, newest, colours)
+        + &round_trips(asked).table()
+        + &groups(asked)
 }
 
 fn or_none(text: &str) -> String {
@@ -486,14 +501,22 @@ fn receives(status: &StatusResponse) -> Option<String> {
     Some(format!("{slots} slots from {}", status.sources))
 }
 
-fn to_json(asked: &Asked, newest: u64) -> Value {
+/// The other members: whether there is a connection, and the shortest time in which each answered lately.
+fn peers_json(status: &StatusResponse) -> Vec<Value> {
+    let peer = |peer: &PeerStatus| {
+        let round_trip = (peer.round_trip_nanos > 0).then(|| peer.round_trip_nanos as f64 / 1e6);
+        json!({"id": peer.replica, "name": peer.name, "up": peer.up, "round_trip_ms": round_trip})
+    };
+    status.peers.iter().map(peer).collect()
+}
+
+fn to_json(asked: &Asked, newest: u64, times: &RoundTrips<'_>) -> Value {
     let status = match &asked.answer {
         Ok(status) => status,
         Err(Silence { state, why, name }) => {
             return json!({"endpoint": asked.endpoint, "name": name, "state": state, "error": why});
         }
     };
-    let peers = status.peers.iter().map(|peer| json!({"id": peer.replica, "name": peer.name, "up": peer.up}));
     let group = status.group.as_ref();
     let groups = status.groups.iter().map(|group| {
         json!({
@@ -538,7 +561,9 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
         "sessions": status.sessions,
         "revision": status.revision,
         "db_bytes": status.db_size,
-        "peers": peers.collect::<Vec<_>>(),
+        "peers": peers_json(status),
+        "majority_ms": times.majority_time(status.replica).map(|nanos| nanos as f64 / 1e6),
+        "gain_if_it_led_ms": times.gain(status.replica).map(|nanos| nanos as f64 / 1e6),
         "epoch": group.map_or(0, |group| group.epoch),
         "group_version": group.map_or(0, |group| group.version),
         "members": group.map(members_json),
@@ -636,7 +661,7 @@ mod tests {
         assert!(told[0].contains("2 of 3 voters of group 2") && told[0].contains("(n1, n3)"), "{}", told[0]);
         let rows = groups(&two);
         assert!(rows.contains("n1 0 recovering, n2 0, n3 0 recovering"), "{rows}");
-        let json = to_json(&two[0], 9);
+        let json = to_json(&two[0], 9, &round_trips(&two));
         assert_eq!(
             (&json["without_memory"], &json["groups"][2]["without_memory"]),
             (&true.into(), &true.into())
@@ -755,8 +780,9 @@ mod tests {
         let colours = narrow(&asked, 9, true);
         assert!(line(&colours, " a:1 ").starts_with("\x1b[33m|"), "it lags");
         assert!(line(&colours, " b:1 ").starts_with("\x1b[31m|"));
-        assert_eq!(to_json(&asked[0], 9)["lag"], 2);
-        assert_eq!(to_json(&asked[1], 9)["state"], "unreachable");
-        assert_eq!(to_json(&asked[2], 9)["name"], "n3");
+        let times = round_trips(&asked);
+        assert_eq!(to_json(&asked[0], 9, &times)["lag"], 2);
+        assert_eq!(to_json(&asked[1], 9, &times)["state"], "unreachable");
+        assert_eq!(to_json(&asked[2], 9, &times)["name"], "n3");
     }
 }

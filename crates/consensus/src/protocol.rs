@@ -1,6 +1,6 @@
 //! The contract between an ordering protocol and the code that runs it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use synod_wire::{Ballot, Ballots, Batch, Delivered, Lsn, ReplicaId, Slot, Time};
 
@@ -136,6 +136,12 @@ pub trait Protocol: CloneProtocol + std::fmt::Debug + Send {
     /// What the election of the next epoch should know of this one ([`crate::Restart::memory`]).
     fn election_memory(&self) -> election::Memory {
         election::Memory::default()
+    }
+
+    /// The shortest time in which each other voter answered this replica lately, where the election measures that; a
+    /// voter that does not answer is left out.
+    fn round_trips(&self) -> Vec<(ReplicaId, Duration)> {
+        Vec::new()
     }
 }
 

@@ -94,6 +94,11 @@ macro_rules! protocol {
                 self.common.election.memory()
             }
 
+            fn round_trips(&self) -> Vec<(ReplicaId, std::time::Duration)> {
+                let time_to = |peer| Some((peer, self.common.election.round_trip(peer)?));
+                self.common.members.peers().filter_map(time_to).collect()
+            }
+
             fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
                 if self.role() == Role::Leader {
                     self.for_each_undelivered(see);

@@ -252,6 +252,14 @@ impl Hosted {
         if now >= self.reached_at + REACHED_INTERVAL {
             self.reached_at = now;
             self.tell_reached(replica);
+            self.publish_round_trips(replica);
+        }
+    }
+
+    fn publish_round_trips(&self, replica: &Replica) {
+        let measured = replica.round_trips();
+        if **self.shared.round_trips.load() != measured {
+            self.shared.round_trips.store(Arc::new(measured));
         }
     }
 

@@ -119,6 +119,8 @@ pub(crate) struct Shared {
     pub(crate) group: ArcSwapOption<Group>,
     /// How far learners are, as they told.
     pub(crate) progress: ArcSwap<Vec<(ReplicaId, Slot)>>,
+    /// In which time other voters answered lately, as of a while ago.
+    pub(crate) round_trips: ArcSwap<Vec<(ReplicaId, Duration)>>,
     /// Members that this replica waits for before it votes.
     pub(crate) waits_for: ArcSwap<Vec<ReplicaId>>,
     /// Those that have decided something else than this replica.
@@ -327,6 +329,9 @@ pub struct NodeStatus {
     pub client_sessions: u64,
     /// The connections to other replicas.
     pub peers: Vec<PeerLink>,
+    /// The shortest time in which each other voter answered lately, where the election measures that (`latency`, and
+    /// the ring's): a second old at most.
+    pub round_trips: Vec<(ReplicaId, Duration)>,
     /// Members with which the group began that this replica has never met: it votes once it has met them all.
     pub waits_for: Vec<ReplicaId>,
     /// Replicas that have decided something else than this one, so that nothing they say counts here.
@@ -356,6 +361,7 @@ impl Default for NodeStatus {
             messages_sent: 0,
             client_sessions: 0,
             peers: Vec::new(),
+            round_trips: Vec::new(),
             waits_for: Vec::new(),
             forked_with: Vec::new(),
             merge: None,
@@ -374,6 +380,12 @@ impl NodeStatus {
     #[must_use]
     pub fn learned(&self, id: ReplicaId) -> Option<Slot> {
         self.learners.iter().find(|(learner, _)| *learner == id).map(|&(_, slot)| slot)
+    }
+
+    /// The shortest time in which a voter answered this replica lately, if that was measured.
+    #[must_use]
+    pub fn round_trip(&self, id: ReplicaId) -> Option<Duration> {
+        self.round_trips.iter().find(|(voter, _)| *voter == id).map(|&(_, time)| time)
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! A replica runs at most one: the present epoch's, while this replica takes part in ordering.
 
+use std::time::Duration;
+
 use synod_consensus::{
     Control, Effect, Effects, Input, LeaderView, Members, Message, Options, Protocol, Restart, Role, Route,
     Status, election,
@@ -143,6 +145,11 @@ impl Instance {
     /// Whether a protocol runs to which this voter answers.
     pub fn answers(&self, now: Time, id: ReplicaId) -> bool {
         self.protocol.as_ref().is_some_and(|protocol| protocol.answers(now, id))
+    }
+
+    /// The times in which voters answered the protocol lately, where its election measures them.
+    pub fn round_trips(&self) -> Vec<(ReplicaId, Duration)> {
+        self.protocol.as_ref().map_or_else(Vec::new, |protocol| protocol.round_trips())
     }
 
     /// What the protocol says of itself.

@@ -16,6 +16,8 @@
 //! - A replica that is removed votes while the group is unsettled.
 //! - A replica without memory takes no part in the epoch any more, and asks for one that is begun for its present life.
 
+use std::time::Duration;
+
 use synod_consensus::{Bug, Dissemination, LeaderView, Members, VoterSets};
 use synod_wire::{Batch, ReplicaId, Slot, Time};
 
@@ -182,6 +184,12 @@ impl Replica {
     /// How far learners are, as they last said.
     pub fn progress(&self) -> impl Iterator<Item = (ReplicaId, Slot)> + '_ {
         self.reports.progress()
+    }
+
+    /// The shortest time in which each other voter answered this replica lately, where the election measures that.
+    #[must_use]
+    pub fn round_trips(&self) -> Vec<(ReplicaId, Duration)> {
+        self.instance.round_trips()
     }
 
     /// Whether a learner has (nearly) everything that is decided, including its own addition, and said so a

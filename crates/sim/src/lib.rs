@@ -15,9 +15,10 @@
 //! 5. [`explore`]: model checking of small configurations of a protocol.
 //! 6. [`situations`]: the dangerous situations that the runs of many seeds have reached.
 //! 7. [`outage`]: how long service is missing while one fault lasts.
-//! 8. [`chart`]: message-sequence charts of runs and scenarios.
-//! 9. [`guest`]: a state machine of your own under the same faults, with your invariants; [`plans`] and [`REPLAY`].
-//! 10. [`cli`]: `synod sim`.
+//! 8. [`choice`]: whether a leader that is chosen by latency ends where it should.
+//! 9. [`chart`]: message-sequence charts of runs and scenarios.
+//! 10. [`guest`]: a state machine of your own under the same faults, with your invariants; [`plans`] and [`REPLAY`].
+//! 11. [`cli`]: `synod sim`.
 //!
 //! # Features
 //!
@@ -49,6 +50,8 @@
 mod backup;
 pub mod chart;
 pub mod check;
+#[cfg(feature = "kv")]
+pub mod choice;
 #[cfg(feature = "cli")]
 pub mod cli;
 mod clock;

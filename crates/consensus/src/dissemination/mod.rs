@@ -30,7 +30,7 @@ pub use holdings::{Holdings, Run};
 pub use messages::{Message, Record};
 pub use planted::Bug;
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use rules::Rules;
 use store::Store;
@@ -290,6 +290,10 @@ impl Protocol for Balanced {
 
     fn election_memory(&self) -> crate::election::Memory {
         self.inner.election_memory()
+    }
+
+    fn round_trips(&self) -> Vec<(ReplicaId, Duration)> {
+        self.inner.round_trips()
     }
 
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {

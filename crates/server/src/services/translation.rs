@@ -1,5 +1,7 @@
 //! Roles, groups, members, changes and errors of a replica as messages of protobuf, and back.
 
+use std::time::Duration;
+
 use synod_api::{
     etcdserverpb,
     synod::v1::{self as pb, KvStatus, StatusResponse, change_request::Change as Asked},
@@ -128,6 +130,10 @@ fn member(member: &Member) -> etcdserverpb::Member {
     }
 }
 
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// What a replica says of itself and of its first group, without what its stores say.
 pub(super) fn status(status: &crate::Status) -> StatusResponse {
     let crate::Status { node, group, .. } = status;
@@ -139,6 +145,8 @@ pub(super) fn status(status: &crate::Status) -> StatusResponse {
         up: peer.up_since.is_some(),
         // Only learners tell how far they are.
         decided_slot: node.learned(peer.id).map_or(0, |slot| slot.0),
+        // One that is shorter than a nanosecond is measured, too.
+        round_trip_nanos: node.round_trip(peer.id).map_or(0, |time| nanos(time).max(1)),
     });
     let (received, total) = node.receiving;
     StatusResponse {
@@ -508,6 +516,7 @@ mod tests {
         node.learners = vec![(ReplicaId(3), Slot(22))];
         node.peers = [2, 3, 9].map(|id| crate::PeerLink::new(ReplicaId(id), None)).into();
         node.waits_for = vec![ReplicaId(2)];
+        node.round_trips = vec![(ReplicaId(3), Duration::from_millis(2))];
         let mut own = crate::Status {
             cluster: ClusterId(23),
             replica: ReplicaId(1),
@@ -525,6 +534,7 @@ mod tests {
             name: name.into(),
             up: false,
             decided_slot,
+            round_trip_nanos: if replica == 3 { 2_000_000 } else { 0 },
         };
         let expected = StatusResponse {
             cluster_id: 23,

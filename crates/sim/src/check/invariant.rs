@@ -170,6 +170,9 @@ invariants! {
     /// While only some links work and some replica reaches a quorum, one such replica leads and serves within four
     /// election time-outs, and goes on. This is checked for elections that promise it.
     ServesWhenConnected = "serves-when-connected", "Driftwood 2023, section 2.3.5: partial partitions leave no stable leader";
+    /// Once faults stop, a leader that is chosen by latency is within twelve tolerances of the best majority time, each
+    /// hand-over is to a better member, and leadership comes to rest.
+    LeadsNearby = "leads-nearby", "Santos 2012, section 6.4: Proposition 6.2 and Corollary 6.1";
     /// Once faults stop, a write and a read succeed at every replica within a bound, and replicas converge.
     Liveness = "liveness", "docs/elections.md: some replica serves soon";
     /// In each stretch of five seconds after the last fault in which at least sixteen commands were executed, at
@@ -193,11 +196,18 @@ impl Invariant {
     #[must_use]
     pub fn is_seen_at_once(self) -> bool {
         use Invariant::{
-            Goodput, Idle, LeaseEnds, Linearizable, Liveness, NothingWaits, ServesWhenConnected,
+            Goodput, Idle, LeadsNearby, LeaseEnds, Linearizable, Liveness, NothingWaits, ServesWhenConnected,
         };
         !matches!(
             self,
-            Goodput | Idle | LeaseEnds | Linearizable | Liveness | NothingWaits | ServesWhenConnected
+            Goodput
+                | Idle
+                | LeadsNearby
+                | LeaseEnds
+                | Linearizable
+                | Liveness
+                | NothingWaits
+                | ServesWhenConnected
         )
     }
 }

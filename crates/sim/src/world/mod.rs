@@ -26,6 +26,7 @@
 //! | `backup.rs` | a group that begins with the state of a backup |
 //! | `possible.rs` | the groups that may come next, and who may lose its memory |
 //! | `outage.rs` | one fault that lasts, and for how long nobody serves |
+//! | `choice.rs` | links of different lengths, and the leader that is chosen for them |
 //! | `trials.rs` | networks that keep only some links for long |
 //! | `manual.rs` | a world that a script moves, step by step |
 
@@ -34,6 +35,8 @@ mod actions;
 mod alone;
 mod backup;
 mod checks;
+#[cfg(feature = "kv")]
+mod choice;
 #[cfg(feature = "kv")]
 mod clients;
 mod coverage;

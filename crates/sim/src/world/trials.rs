@@ -277,6 +277,11 @@ impl World {
 
     /// The leader, if all replicas follow it and lack nothing.
     pub(super) fn settled_leader(&self) -> Option<usize> {
+        self.leader_followed_by((0..self.machines.len()).collect())
+    }
+
+    /// The leader, if these replicas follow it and lack nothing.
+    pub(super) fn leader_followed_by(&self, replicas: Vec<usize>) -> Option<usize> {
         let leader = (0..self.machines.len()).find(|&of| self.leads_in(of).is_some())?;
         let ballot = self.leads_in(leader);
         let follows = |of: usize| {
@@ -289,7 +294,7 @@ impl World {
                     && status.decided >= status.decided_elsewhere
             })
         };
-        (0..self.machines.len()).all(follows).then_some(leader)
+        replicas.into_iter().all(follows).then_some(leader)
     }
 
     fn begin_to_cut(&mut self, leader: usize) -> Checked {

@@ -5,6 +5,7 @@
 //! programs of their own.
 
 mod auth;
+mod choices;
 mod explore;
 mod guest;
 mod hosts;

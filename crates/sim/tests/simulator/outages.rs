@@ -28,11 +28,8 @@ fn serves_soon(protocol: ProtocolKind) {
                     cast.name
                 );
             }
-            let (after_fault, after_crash) = row.bounds_of(cast.election);
-            // Where links are slow, a round of the ring is several trips, and a new leader of Kernel Paxos asks twice.
-            let hops = u32::from(matches!(cast.protocol, ProtocolKind::Ring | ProtocolKind::KernelPaxos));
+            let (after_fault, after_crash) = row.bounds_of(cast);
             for (bound, (longest, case)) in [after_fault, after_crash].into_iter().zip(measured.longest) {
-                let bound = bound + hops;
                 let within = longest <= timeout * bound;
                 assert!(
                     within,
