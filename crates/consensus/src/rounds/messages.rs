@@ -9,9 +9,9 @@
 //!
 //! What is accepted in a slot stands for `x`, the ballot in which it was accepted for `ts`.
 
-use synod_wire::{Ballot, DecodeError, Slot};
+use synod_wire::{Ballot, DecodeError, Incarnation, Slot};
 
-use super::Round;
+use super::{Round, pace::DOUBLINGS_MAX};
 use crate::{
     Claim, Letter,
     acceptor::AcceptedValue,
@@ -43,6 +43,8 @@ crate::messages! {
             offers: Batches,
             /// Whether the sender has something that is still to be ordered.
             busy: bool,
+            /// How often the sender's time-outs are doubled in this phase.
+            pace: u8,
         },
         /// Round 2, from the coordinator.
         2, Proposal, claims { Claim::proposals(*ballot, *first, *decided, batches) },
@@ -58,6 +60,8 @@ crate::messages! {
             decided: Slot,
             /// What is proposed.
             batches: Batches,
+            /// How often the sender's time-outs are doubled in this phase.
+            pace: u8,
         },
         /// Round 3: the sender accepted these slots.
         3, Vote,
@@ -74,6 +78,8 @@ crate::messages! {
             decided: Slot,
             /// Whether the sender has something else that is still to be ordered.
             busy: bool,
+            /// How often the sender's time-outs are doubled in this phase.
+            pace: u8,
         },
         /// A letter of any round without anything in it.
         4, Heartbeat, text ("Here {phase}/{place}, decided {decided}{}", busy_text(*busy)):
@@ -86,16 +92,22 @@ crate::messages! {
             decided: Slot,
             /// Whether the sender has something that is still to be ordered.
             busy: bool,
+            /// How often the sender's time-outs are doubled in this phase.
+            pace: u8,
         },
         /// Which slot may be decided at most? Number 0 asks whether the receiver is there.
-        5, HeartbeatAnswer, text "Ask {number}":
+        5, HeartbeatAnswer, text "Ask {number} of life {life}":
         Ask {
+            /// The sender's life.
+            life: Incarnation,
             /// Names the question.
             number: u64,
         },
         /// None after this one.
-        6, HeartbeatAnswer, text "Told {number}: slot {last}":
+        6, HeartbeatAnswer, text "Told {number} of life {life}: slot {last}":
         Told {
+            /// The life that asked: a later one has other questions of the same numbers.
+            life: Incarnation,
             /// The question.
             number: u64,
             /// The slot.
@@ -136,6 +148,17 @@ impl Message {
         (u64::from(place) <= rounds).then(|| Round((phase - 1) * rounds + u64::from(place)))
     }
 
+    /// If it is a letter, its phase, and how often its sender's time-outs are doubled in it.
+    pub(super) fn pace(&self) -> Option<(u64, u8)> {
+        match self {
+            Message::Estimate { ballot, pace, .. }
+            | Message::Vote { ballot, pace, .. }
+            | Message::Acknowledgement { ballot, pace, .. } => Some((ballot.round, *pace)),
+            Message::Here { phase, pace, .. } => Some((*phase, *pace)),
+            Message::Ask { .. } | Message::Told { .. } => None,
+        }
+    }
+
     /// The ballot that it names.
     pub(super) fn ballot(&self) -> Option<Ballot> {
         match self {
@@ -168,8 +191,8 @@ impl Message {
         }
     }
 
-    /// Refuses what no replica says: a place that no phase has, a phase that leads out of the numbers, and slots in
-    /// the wrong order.
+    /// Refuses what no replica says: a place that no phase has, a phase that leads out of the numbers, time-outs that
+    /// are longer than any, and slots in the wrong order.
     fn is_of_a_round(&self) -> Result<(), DecodeError> {
         if let Some((phase, place)) = self.place() {
             if !(1..=PHASE_MAX).contains(&phase) {
@@ -178,6 +201,9 @@ impl Message {
             if !(1..=PLACES_MAX).contains(&place) {
                 return Err(DecodeError::Undefined { field: "place", value: place.into() });
             }
+        }
+        if let Some((_, pace)) = self.pace().filter(|(_, pace)| *pace > DOUBLINGS_MAX) {
+            return Err(DecodeError::Undefined { field: "pace", value: pace.into() });
         }
         match self {
             Message::Vote { first, batches, .. } => check_run(*first, batches),
