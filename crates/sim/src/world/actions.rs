@@ -325,6 +325,7 @@ impl World {
     fn decide(&mut self, group: GroupId, slot: Slot, batch: &Batch) -> Checked {
         let Some(order) = &mut self.order else {
             self.references[group].execute(group, slot, batch, true)?;
+            self.checks[group].log.agrees(self.references[group].group())?;
             return self.executed_by_reference(group);
         };
         order.decided(group, batch);
