@@ -27,7 +27,7 @@ use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 use super::{
     Message, Round, Synchronisation,
     pace::Pace,
-    profile::synchronisation,
+    profile::{promised_delay, synchronisation},
     rules::Rules,
     synchronisation::{Sight, Waited},
 };
@@ -59,7 +59,6 @@ pub struct RoundsLog {
     /// What it promised and accepted, and what is decided.
     slots: SlotAcceptor,
     rules: &'static Rules,
-    synchronisation: Synchronisation,
     /// Rounds of a phase.
     rounds: u64,
     /// Batches of this replica's clients that are not delivered.
@@ -106,15 +105,13 @@ impl RoundsLog {
         now: Time,
         effects: &mut Effects,
     ) -> RoundsLog {
-        let (synchronisation, rounds) =
-            (synchronisation(&options, members.count()), options.rounds.algorithm.phase());
+        let (promised, rounds) = (promised_delay(&options), options.rounds.algorithm.phase());
         let slots = SlotAcceptor::start_of(RecordsOf::Rounds, options, members, restart, effects);
         let round = first_of(rules.resumes_in(slots.promised().0), rounds);
         let slots_decided = slots.decided();
         let mut replica = RoundsLog {
             slots,
             rules,
-            synchronisation,
             rounds,
             offers: VecDeque::new(),
             round,
@@ -123,7 +120,7 @@ impl RoundsLog {
             is_first: true,
             since: now,
             next_seen: None,
-            pace: Pace::new(slots_decided),
+            pace: Pace::new(promised, slots_decided),
             received: BTreeMap::new(),
             heard_before: ReplicaSet::default(),
             heard_at: BTreeMap::new(),
@@ -186,7 +183,7 @@ impl RoundsLog {
             place,
             decided: self.slots.decided(),
             busy,
-            pace: self.pace.doublings(),
+            delay_micros: self.pace.micros(),
         }
     }
 
@@ -245,7 +242,7 @@ impl RoundsLog {
     /// before the phase is promised.
     fn letter(&self) -> (Message, Lsn) {
         let (ballot, decided, busy) = (self.ballot(), self.slots.decided(), self.has_more());
-        let pace = self.pace.doublings();
+        let delay_micros = self.pace.micros();
         let promised_lsn = self.slots.promised().1;
         let here = self.here(busy);
         match self.place() {
@@ -253,13 +250,14 @@ impl RoundsLog {
             2 => match &self.vote {
                 Some((first, batches)) => {
                     let (first, batches) = (*first, batches.clone());
-                    (Message::Vote { ballot, first, decided, batches, pace }, promised_lsn)
+                    (Message::Vote { ballot, first, decided, batches, delay_micros }, promised_lsn)
                 }
                 None => (here, promised_lsn),
             },
             3 => match self.accepted {
                 Some((first, last, lsn)) => {
-                    let letter = Message::Acknowledgement { ballot, first, last, decided, busy, pace };
+                    let letter =
+                        Message::Acknowledgement { ballot, first, last, decided, busy, delay_micros };
                     (letter, lsn.max(promised_lsn))
                 }
                 None => (here, promised_lsn),
@@ -289,8 +287,8 @@ impl RoundsLog {
         let is_first_too_large = offers.first().is_some_and(|first| first.bytes().len() > room);
         let count = if bytes > 0 && is_first_too_large { 0 } else { fitting(offers.iter(), room) };
         offers.truncate(count);
-        let (offers, busy, pace) = (offers.into(), self.is_busy(), self.pace.doublings());
-        (Message::Estimate { ballot, decided, next, accepted, offers, busy, pace }, after)
+        let (offers, busy, delay_micros) = (offers.into(), self.is_busy(), self.pace.micros());
+        (Message::Estimate { ballot, decided, next, accepted, offers, busy, delay_micros }, after)
     }
 
     /// The own letter is heard when others may hear it.
@@ -312,6 +310,8 @@ impl RoundsLog {
         // Whichever member speaks remembers, and takes commands.
         self.there = self.there.union(self.members().only(from));
         if self.is_mute() {
+            // It asks the others for what it hears to be decided: what it accepted may be of any ballot.
+            self.slots.decide_through(message.decided(), Ballot::ZERO, effects);
             return self.reroute(effects);
         }
         match *message {
@@ -330,7 +330,7 @@ impl RoundsLog {
         }
         let Some(round) = message.round(self.rounds) else { return };
         self.heard_at.insert(from, now);
-        message.pace().into_iter().for_each(|(phase, pace)| self.pace.hear(phase, pace));
+        message.delay().into_iter().for_each(|(phase, micros)| self.pace.hear(phase, micros));
         self.note_decided(round, message.decided(), effects);
         if let Message::Acknowledgement { ballot, first, last, .. } = *message {
             // A vote counts whenever it comes. One of what is decided, or far ahead, costs nothing.
@@ -472,7 +472,8 @@ impl RoundsLog {
     }
 
     fn synchronisation(&self) -> Synchronisation {
-        self.synchronisation.stretched(self.pace.factor())
+        let kind = self.slots.options().rounds.rounds;
+        synchronisation(kind, self.members().count(), self.pace.delay())
     }
 
     /// The members that this round waits for: those that are alive, those heard in the round before, and after a rest

@@ -374,19 +374,39 @@ fn letters_of_rounds_far_ahead_and_of_slots_far_away_cost_no_memory() {
     for phase in (1..10_000).step_by(3).chain((1..10_000).rev().step_by(7)) {
         hear(
             &mut replica,
-            Message::Here { phase, place: 1 + (phase % 3) as u8, decided: Slot(0), busy: true, pace: 0 },
+            Message::Here {
+                phase,
+                place: 1 + (phase % 3) as u8,
+                decided: Slot(0),
+                busy: true,
+                delay_micros: 0,
+            },
         );
     }
     let ballot = Ballot { round: 20_000, replica: ReplicaId(2) };
     let (first, decided) = (Slot(1), Slot::ZERO);
     hear(
         &mut replica,
-        Message::Acknowledgement { ballot, first, last: Slot(u64::MAX - 1), decided, busy: false, pace: 0 },
+        Message::Acknowledgement {
+            ballot,
+            first,
+            last: Slot(u64::MAX - 1),
+            decided,
+            busy: false,
+            delay_micros: 0,
+        },
     );
     let far = Slot(1 << 40);
     hear(
         &mut replica,
-        Message::Acknowledgement { ballot, first: far, last: far.next(), decided, busy: false, pace: 0 },
+        Message::Acknowledgement {
+            ballot,
+            first: far,
+            last: far.next(),
+            decided,
+            busy: false,
+            delay_micros: 0,
+        },
     );
     assert!(
         replica.slots.last() <= Slot(replica.options().accept_ahead_max() + 1),
@@ -504,7 +524,7 @@ fn of_two_accepted_values_that_of_the_later_phase_is_proposed_again() {
             }],
             offers: Batches::default(),
             busy: true,
-            pace: 0,
+            delay_micros: 0,
         };
         let letters = [(ReplicaId(2), estimate(1, 7)), (ReplicaId(3), estimate(2, 8))];
         replica.count_estimates(&letters.into());
@@ -532,7 +552,7 @@ fn waits(phase: u64, decided: u64, next: Option<u64>, offers: &[u64]) -> Message
         accepted: Vec::new(),
         offers: offers.iter().copied().map(batch).collect::<Vec<_>>().into(),
         busy: true,
-        pace: 0,
+        delay_micros: 0,
     }
 }
 
@@ -583,14 +603,14 @@ fn an_answer_to_an_earlier_life_counts_for_no_read_of_this_one() {
 fn letters_tell_how_long_time_outs_are() {
     let (mut replica, mut effects) = alone();
     let phase = replica.phase();
-    let letter = Message::Here { phase, place: 1, decided: Slot::ZERO, busy: true, pace: 3 };
+    let letter = Message::Here { phase, place: 1, decided: Slot::ZERO, busy: true, delay_micros: 90_000 };
     replica.step(Time::ZERO, Input::Receive { from: ReplicaId(3), message: letter.into() }, &mut effects);
-    assert_eq!(replica.pace.factor(), 8);
+    assert_eq!(replica.pace.delay(), Duration::from_millis(90));
     let tells = |effect: Effect| match effect {
-        Effect::Send { message: Any::Rounds(message), .. } => message.pace(),
+        Effect::Send { message: Any::Rounds(message), .. } => message.delay(),
         _ => None,
     };
-    assert!(effects.drain().filter_map(tells).all(|told| told == (phase, 3)));
+    assert!(effects.drain().filter_map(tells).all(|told| told == (phase, 90_000)));
 }
 
 /// Each rule of the log replaced by a known way to get it wrong.

@@ -11,7 +11,7 @@
 
 use synod_wire::{Ballot, DecodeError, Incarnation, Slot};
 
-use super::{Round, pace::DOUBLINGS_MAX};
+use super::Round;
 use crate::{
     Claim, Letter,
     acceptor::AcceptedValue,
@@ -43,8 +43,8 @@ crate::messages! {
             offers: Batches,
             /// Whether the sender has something that is still to be ordered.
             busy: bool,
-            /// How often the sender's time-outs are doubled in this phase.
-            pace: u8,
+            /// The delay that the sender's time-outs allow for in this phase, in microseconds.
+            delay_micros: u32,
         },
         /// Round 2, from the coordinator.
         2, Proposal, claims { Claim::proposals(*ballot, *first, *decided, batches) },
@@ -60,8 +60,8 @@ crate::messages! {
             decided: Slot,
             /// What is proposed.
             batches: Batches,
-            /// How often the sender's time-outs are doubled in this phase.
-            pace: u8,
+            /// The delay that the sender's time-outs allow for in this phase, in microseconds.
+            delay_micros: u32,
         },
         /// Round 3: the sender accepted these slots.
         3, Vote,
@@ -78,8 +78,8 @@ crate::messages! {
             decided: Slot,
             /// Whether the sender has something else that is still to be ordered.
             busy: bool,
-            /// How often the sender's time-outs are doubled in this phase.
-            pace: u8,
+            /// The delay that the sender's time-outs allow for in this phase, in microseconds.
+            delay_micros: u32,
         },
         /// A letter of any round without anything in it.
         4, Heartbeat, text ("Here {phase}/{place}, decided {decided}{}", busy_text(*busy)):
@@ -92,8 +92,8 @@ crate::messages! {
             decided: Slot,
             /// Whether the sender has something that is still to be ordered.
             busy: bool,
-            /// How often the sender's time-outs are doubled in this phase.
-            pace: u8,
+            /// The delay that the sender's time-outs allow for in this phase, in microseconds.
+            delay_micros: u32,
         },
         /// Which slot may be decided at most? Number 0 asks whether the receiver is there.
         5, HeartbeatAnswer, text "Ask {number} of life {life}":
@@ -148,13 +148,13 @@ impl Message {
         (u64::from(place) <= rounds).then(|| Round((phase - 1) * rounds + u64::from(place)))
     }
 
-    /// If it is a letter, its phase, and how often its sender's time-outs are doubled in it.
-    pub(super) fn pace(&self) -> Option<(u64, u8)> {
+    /// If it is a letter, its phase, and the delay that its sender's time-outs allow for in it, in microseconds.
+    pub(super) fn delay(&self) -> Option<(u64, u32)> {
         match self {
-            Message::Estimate { ballot, pace, .. }
-            | Message::Vote { ballot, pace, .. }
-            | Message::Acknowledgement { ballot, pace, .. } => Some((ballot.round, *pace)),
-            Message::Here { phase, pace, .. } => Some((*phase, *pace)),
+            Message::Estimate { ballot, delay_micros, .. }
+            | Message::Vote { ballot, delay_micros, .. }
+            | Message::Acknowledgement { ballot, delay_micros, .. } => Some((ballot.round, *delay_micros)),
+            Message::Here { phase, delay_micros, .. } => Some((*phase, *delay_micros)),
             Message::Ask { .. } | Message::Told { .. } => None,
         }
     }
@@ -191,8 +191,8 @@ impl Message {
         }
     }
 
-    /// Refuses what no replica says: a place that no phase has, a phase that leads out of the numbers, time-outs that
-    /// are longer than any, and slots in the wrong order.
+    /// Refuses what no replica says: a place that no phase has, a phase that leads out of the numbers, and slots in
+    /// the wrong order.
     fn is_of_a_round(&self) -> Result<(), DecodeError> {
         if let Some((phase, place)) = self.place() {
             if !(1..=PHASE_MAX).contains(&phase) {
@@ -201,9 +201,6 @@ impl Message {
             if !(1..=PLACES_MAX).contains(&place) {
                 return Err(DecodeError::Undefined { field: "place", value: place.into() });
             }
-        }
-        if let Some((_, pace)) = self.pace().filter(|(_, pace)| *pace > DOUBLINGS_MAX) {
-            return Err(DecodeError::Undefined { field: "pace", value: pace.into() });
         }
         match self {
             Message::Vote { first, batches, .. } => check_run(*first, batches),

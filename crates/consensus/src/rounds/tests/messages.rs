@@ -25,11 +25,11 @@ fn messages() -> Vec<Message> {
             accepted,
             offers: offers(),
             busy: true,
-            pace: 5,
+            delay_micros: 5,
         },
-        Message::Vote { ballot, first, decided, batches: offers(), pace: 1 },
-        Message::Acknowledgement { ballot, first, last: Slot(9), decided, busy: false, pace: 0 },
-        Message::Here { phase: 7, place: 3, decided, busy: true, pace: 5 },
+        Message::Vote { ballot, first, decided, batches: offers(), delay_micros: 1 },
+        Message::Acknowledgement { ballot, first, last: Slot(9), decided, busy: false, delay_micros: 0 },
+        Message::Here { phase: 7, place: 3, decided, busy: true, delay_micros: 5 },
         Message::Ask { life: Incarnation(4), number: 3 },
         Message::Told { life: Incarnation(4), number: 3, last: Slot(9) },
     ]
@@ -59,14 +59,14 @@ fn every_byte_is_where_earlier_versions_look_for_it() {
 #[test]
 fn what_no_replica_says_is_refused() {
     let (decided, first, ballot) = (Slot(7), Slot(8), BALLOT);
-    let here = |phase, place| Message::Here { phase, place, decided, busy: false, pace: 0 };
+    let here = |phase, place| Message::Here { phase, place, decided, busy: false, delay_micros: 0 };
     let run = |first: u64, last: u64| Message::Acknowledgement {
         ballot,
         first: Slot(first),
         last: Slot(last),
         decided,
         busy: false,
-        pace: 0,
+        delay_micros: 0,
     };
     let read = |message: &Message| {
         let mut writer = Writer::new();
@@ -83,9 +83,8 @@ fn what_no_replica_says_is_refused() {
         here(1, 0),
         here(1, PLACES_MAX + 1),
         run(9, 8),
-        Message::Vote { ballot, first, decided, batches: [].into(), pace: 0 },
-        Message::Here { phase: 1, place: 1, decided, busy: false, pace: DOUBLINGS_MAX + 1 },
-        Message::Vote { ballot: far, first, decided, batches: [batch()].into(), pace: 0 },
+        Message::Vote { ballot, first, decided, batches: [].into(), delay_micros: 0 },
+        Message::Vote { ballot: far, first, decided, batches: [batch()].into(), delay_micros: 0 },
     ] {
         assert!(read(&message).is_err(), "{message:?}");
     }
@@ -99,6 +98,6 @@ fn letters_name_their_round_and_estimates_their_coordinator() {
     let rounds = |of| messages().iter().map(|message| message.round(of)).collect::<Vec<_>>();
     assert_eq!(rounds(3)[..4], [19, 20, 21, 21].map(|round| Some(Round(round))));
     assert_eq!(rounds(4)[..4], [25, 26, 27, 27].map(|round| Some(Round(round))));
-    let last = Message::Here { phase: 1, place: 4, decided: Slot(0), busy: false, pace: 0 };
+    let last = Message::Here { phase: 1, place: 4, decided: Slot(0), busy: false, delay_micros: 0 };
     assert_eq!((last.round(3), last.round(4)), (None, Some(Round(4))), "three rounds have no fourth");
 }
