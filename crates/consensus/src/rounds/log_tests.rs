@@ -613,6 +613,20 @@ fn letters_tell_how_long_time_outs_are() {
     assert!(effects.drain().filter_map(tells).all(|told| told == (phase, 90_000)));
 }
 
+/// It says nothing, but fetches what it lacks.
+#[test]
+fn a_replica_without_memory_hears_what_is_decided() {
+    let members = Members::new((1..=3).map(ReplicaId), ReplicaId(1));
+    let restart = Restart { amnesia: true, ..Restart::first(Incarnation(2)) };
+    let mut effects = Effects::new(Lsn::ZERO);
+    let mut replica = RoundsLog::start(options(), members, &restart, &SOUND, Time::ZERO, &mut effects);
+    let _ = effects.drain();
+    let letter = Message::Here { phase: 9, place: 1, decided: Slot(30), busy: true, delay_micros: 10_000 };
+    replica.step(Time::ZERO, Input::Receive { from: ReplicaId(3), message: letter.into() }, &mut effects);
+    assert_eq!((replica.status().decided, replica.status().decided_elsewhere), (Slot::ZERO, Slot(30)));
+    assert!(!effects.drain().any(|effect| matches!(effect, Effect::Send { .. })));
+}
+
 /// Each rule of the log replaced by a known way to get it wrong.
 #[test]
 fn bugs_of_the_log_are_found() {
