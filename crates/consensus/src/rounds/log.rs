@@ -576,7 +576,7 @@ impl RoundsLog {
             waiting.push((*from, offers.iter().cloned().collect()));
         }
         if self.coordinator == Some(self.me()) {
-            let waiting = self.from_first_in_turn(waiting);
+            let waiting = self.taking_turns(waiting);
             let batches = self.batches_for(floor, &ends, &adopted, waiting);
             if !batches.is_empty() {
                 self.vote = Some((floor.next(), batches));
@@ -624,7 +624,7 @@ impl RoundsLog {
     }
 
     /// Each member is the first in turn in one of as many phases, so that none waits while the others have more.
-    fn from_first_in_turn(&self, mut waiting: Vec<(ReplicaId, VecDeque<Batch>)>) -> Vec<VecDeque<Batch>> {
+    fn taking_turns(&self, mut waiting: Vec<(ReplicaId, VecDeque<Batch>)>) -> Vec<VecDeque<Batch>> {
         let count = self.members().count() as u64;
         let first = self.phase() % count;
         let turn = |id| self.members().index(id).map(|index| (index as u64 + count - first) % count);
