@@ -31,7 +31,7 @@ pub(super) struct Pace {
 /// The longest delay is this many times as long as the promised one.
 const FACTOR_MAX: u32 = 32;
 /// In each phase of this many, shorter time-outs are tried if they did not grow in those before it. All replicas do so
-/// in the same phase: whoever did it alone would hear of longer ones from the others.
+/// in the same phase: a replica that did it alone would hear of longer ones from the others.
 const CALM_PHASES: u64 = 8;
 
 impl Pace {

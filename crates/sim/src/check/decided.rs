@@ -115,7 +115,7 @@ impl DecidedLog {
         Ok(true)
     }
 
-    /// The reference has executed the last slot: the log makes the group, its members among it, what execution makes it.
+    /// The reference has executed the last slot: the log and execution make the same group, with the same members.
     ///
     /// # Errors
     /// They differ.
