@@ -56,6 +56,7 @@ macro_rules! plain {
 
 plain! {
     u8: value => u8(*value), |reader, name| reader.u8(name);
+    u32: value => u32(*value), |reader, name| reader.u32(name);
     u64: value => u64(*value), |reader, name| reader.u64(name);
     bool: value => bool(*value), |reader, name| reader.bool(name);
     Slot: value => slot(*value), |reader, name| reader.slot(name), as "{name} {value}";

@@ -22,12 +22,12 @@ use std::{
     time::Duration,
 };
 
-use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     Message, Round, Synchronisation,
     pace::Pace,
-    profile::synchronisation,
+    profile::{promised_delay, synchronisation},
     rules::Rules,
     synchronisation::{Sight, Waited},
 };
@@ -59,7 +59,6 @@ pub struct RoundsLog {
     /// What it promised and accepted, and what is decided.
     slots: SlotAcceptor,
     rules: &'static Rules,
-    synchronisation: Synchronisation,
     /// Rounds of a phase.
     rounds: u64,
     /// Batches of this replica's clients that are not delivered.
@@ -91,7 +90,9 @@ pub struct RoundsLog {
     /// The slots accepted in this phase, with the record of the last.
     accepted: Option<(Slot, Slot, Lsn)>,
     reads: VecDeque<Read>,
+    /// Reads count from 0 in each life, whose name goes with them.
     reads_asked: u64,
+    life: Incarnation,
     asked_at: Time,
 }
 
@@ -104,15 +105,13 @@ impl RoundsLog {
         now: Time,
         effects: &mut Effects,
     ) -> RoundsLog {
-        let (synchronisation, rounds) =
-            (synchronisation(&options, members.count()), options.rounds.algorithm.phase());
+        let (promised, rounds) = (promised_delay(&options), options.rounds.algorithm.phase());
         let slots = SlotAcceptor::start_of(RecordsOf::Rounds, options, members, restart, effects);
         let round = first_of(rules.resumes_in(slots.promised().0), rounds);
         let slots_decided = slots.decided();
         let mut replica = RoundsLog {
             slots,
             rules,
-            synchronisation,
             rounds,
             offers: VecDeque::new(),
             round,
@@ -121,7 +120,7 @@ impl RoundsLog {
             is_first: true,
             since: now,
             next_seen: None,
-            pace: Pace::new(slots_decided),
+            pace: Pace::new(promised, slots_decided),
             received: BTreeMap::new(),
             heard_before: ReplicaSet::default(),
             heard_at: BTreeMap::new(),
@@ -135,6 +134,7 @@ impl RoundsLog {
             accepted: None,
             reads: VecDeque::new(),
             reads_asked: 0,
+            life: restart.incarnation,
             asked_at: now,
         };
         replica.coordinator = Some(replica.members().ids()[0]);
@@ -178,7 +178,13 @@ impl RoundsLog {
     /// The letter of this round without anything in it.
     fn here(&self, busy: bool) -> Message {
         let place = u8::try_from(self.place()).expect("a phase is short");
-        Message::Here { phase: self.phase(), place, decided: self.slots.decided(), busy }
+        Message::Here {
+            phase: self.phase(),
+            place,
+            decided: self.slots.decided(),
+            busy,
+            delay_micros: self.pace.micros(),
+        }
     }
 
     fn is_mute(&self) -> bool {
@@ -236,6 +242,7 @@ impl RoundsLog {
     /// before the phase is promised.
     fn letter(&self) -> (Message, Lsn) {
         let (ballot, decided, busy) = (self.ballot(), self.slots.decided(), self.has_more());
+        let delay_micros = self.pace.micros();
         let promised_lsn = self.slots.promised().1;
         let here = self.here(busy);
         match self.place() {
@@ -243,13 +250,14 @@ impl RoundsLog {
             2 => match &self.vote {
                 Some((first, batches)) => {
                     let (first, batches) = (*first, batches.clone());
-                    (Message::Vote { ballot, first, decided, batches }, promised_lsn)
+                    (Message::Vote { ballot, first, decided, batches, delay_micros }, promised_lsn)
                 }
                 None => (here, promised_lsn),
             },
             3 => match self.accepted {
                 Some((first, last, lsn)) => {
-                    let letter = Message::Acknowledgement { ballot, first, last, decided, busy };
+                    let letter =
+                        Message::Acknowledgement { ballot, first, last, decided, busy, delay_micros };
                     (letter, lsn.max(promised_lsn))
                 }
                 None => (here, promised_lsn),
@@ -279,8 +287,8 @@ impl RoundsLog {
         let is_first_too_large = offers.first().is_some_and(|first| first.bytes().len() > room);
         let count = if bytes > 0 && is_first_too_large { 0 } else { fitting(offers.iter(), room) };
         offers.truncate(count);
-        let (offers, busy) = (offers.into(), self.is_busy());
-        (Message::Estimate { ballot, decided, next, accepted, offers, busy }, after)
+        let (offers, busy, delay_micros) = (offers.into(), self.is_busy(), self.pace.micros());
+        (Message::Estimate { ballot, decided, next, accepted, offers, busy, delay_micros }, after)
     }
 
     /// The own letter is heard when others may hear it.
@@ -302,19 +310,27 @@ impl RoundsLog {
         // Whichever member speaks remembers, and takes commands.
         self.there = self.there.union(self.members().only(from));
         if self.is_mute() {
+            // It asks the others for what it hears to be decided: what it accepted may be of any ballot.
+            self.slots.decide_through(message.decided(), Ballot::ZERO, effects);
             return self.reroute(effects);
         }
         match *message {
-            Message::Ask { number } => {
+            Message::Ask { life, number } => {
                 let last = self.rules.read_through(self.slots.last(), self.slots.decided());
-                effects.send(from, Message::Told { number, last }, Lsn::ZERO);
+                effects.send(from, Message::Told { life, number, last }, Lsn::ZERO);
                 return;
             }
-            Message::Told { number, last } => return self.told(from, number, last, effects),
+            Message::Told { life, number, last } => {
+                if self.rules.is_own_question(life, self.life) {
+                    self.told(from, number, last, effects);
+                }
+                return;
+            }
             _ => {}
         }
         let Some(round) = message.round(self.rounds) else { return };
         self.heard_at.insert(from, now);
+        message.delay().into_iter().for_each(|(phase, micros)| self.pace.hear(phase, micros));
         self.note_decided(round, message.decided(), effects);
         if let Message::Acknowledgement { ballot, first, last, .. } = *message {
             // A vote counts whenever it comes. One of what is decided, or far ahead, costs nothing.
@@ -377,7 +393,7 @@ impl RoundsLog {
         if link.begins_again() {
             self.down = self.down.intersection(others);
             if !self.is_mute() {
-                effects.send(peer, Message::Ask { number: 0 }, Lsn::ZERO);
+                effects.send(peer, self.ask(0), Lsn::ZERO);
             }
             let after = self.accepted.map_or(Lsn::ZERO, |(.., lsn)| lsn).max(self.slots.promised().1);
             let again = self.said.iter().filter(|(to, _)| *to == peer && !self.rests);
@@ -456,7 +472,8 @@ impl RoundsLog {
     }
 
     fn synchronisation(&self) -> Synchronisation {
-        self.synchronisation.stretched(self.pace.factor())
+        let kind = self.slots.options().rounds.rounds;
+        synchronisation(kind, self.members().count(), self.pace.delay())
     }
 
     /// The members that this round waits for: those that are alive, those heard in the round before, and after a rest
@@ -489,7 +506,7 @@ impl RoundsLog {
         }
         let is_needed = self.is_busy() || self.rests_last_busy();
         if self.place() == 1 {
-            self.pace.phase_ends(self.slots.decided(), is_needed);
+            self.pace.begins(self.phase(), self.slots.decided(), is_needed);
         }
         self.rests = self.place() == 1 && !is_needed && !self.received.contains_key(&self.round);
         self.since = now;
@@ -536,39 +553,56 @@ impl RoundsLog {
         }
     }
 
-    /// The coordinator adopts what a majority accepted, and fills the slots after it with what waits.
+    /// The coordinator adopts what a majority accepted, and fills the slots after it with what waits. An estimate that
+    /// is a page speaks of the slots before its end alone: it counts for these, and not for others.
     fn count_estimates(&mut self, letters: &BTreeMap<ReplicaId, Message>) {
-        let mut counted = ReplicaSet::default();
-        let (mut floor, mut limit) = (self.slots.decided(), Slot(u64::MAX));
+        let mut ends: BTreeMap<ReplicaId, Option<Slot>> = BTreeMap::new();
+        let mut floor = self.slots.decided();
         let mut adopted: BTreeMap<Slot, (Ballot, Batch)> = BTreeMap::new();
-        let mut waiting: Vec<VecDeque<Batch>> = Vec::new();
+        let mut waiting: Vec<(ReplicaId, VecDeque<Batch>)> = Vec::new();
         for (from, letter) in letters {
             let Message::Estimate { ballot, decided, next, accepted, offers, .. } = letter else { continue };
             if !self.rules.counts_estimate(*ballot, self.ballot()) {
                 continue;
             }
-            counted = counted.union(self.members().only(*from));
+            ends.insert(*from, *next);
             floor = floor.max(*decided);
-            limit = limit.min(next.unwrap_or(limit));
             for AcceptedValue { slot, ballot, batch } in accepted {
                 let held = adopted.get(slot).map(|(held, _)| held.round);
                 if held.is_none_or(|held| self.rules.outranks(ballot.round, held)) {
                     adopted.insert(*slot, (*ballot, batch.clone()));
                 }
             }
-            waiting.push(offers.iter().cloned().collect());
+            waiting.push((*from, offers.iter().cloned().collect()));
         }
-        let is_coordinator = self.coordinator == Some(self.me());
-        if !is_coordinator || !self.rules.may_commit(self.members(), counted) {
-            return;
+        if self.coordinator == Some(self.me()) {
+            let waiting = self.taking_turns(waiting);
+            let batches = self.batches_for(floor, &ends, &adopted, waiting);
+            if !batches.is_empty() {
+                self.vote = Some((floor.next(), batches));
+            }
         }
-        let held: Vec<Batch> = adopted.values().map(|(_, batch)| batch.clone()).collect();
-        let mut offers = in_turns(waiting).into_iter().filter(|offer| !held.contains(offer));
-        let options = self.slots.options();
-        let window = Slot(floor.0 + options.window_max as u64);
+    }
+
+    /// What the coordinator proposes for the slots after the decided ones: as far as a majority of estimates speaks of
+    /// them, what was accepted, and then what waits.
+    fn batches_for(
+        &self,
+        floor: Slot,
+        ends: &BTreeMap<ReplicaId, Option<Slot>>,
+        adopted: &BTreeMap<Slot, (Ballot, Batch)>,
+        waiting: Vec<VecDeque<Batch>>,
+    ) -> Batches {
+        let speaks_of = |id, slot| ends.get(&id).is_some_and(|end| end.is_none_or(|end| slot < end));
+        let is_known = |slot: &Slot| {
+            self.rules.may_commit(self.members(), self.members().those(|id| speaks_of(id, *slot)))
+        };
+        let is_held = |offer: &Batch| adopted.values().any(|(_, batch)| batch == offer);
+        let mut offers = in_turns(waiting).into_iter().filter(|offer| !is_held(offer));
+        let window = Slot(floor.0 + self.window());
         let last = adopted.keys().next_back().copied().unwrap_or(floor);
         let mut batches = Vec::new();
-        for slot in (floor.0 + 1..).map(Slot).take_while(|slot| *slot < limit) {
+        for slot in (floor.0 + 1..).map(Slot).take_while(is_known) {
             let batch = match adopted.get(&slot) {
                 Some((_, batch)) => Some(batch.clone()),
                 None if slot <= last => Some(offers.next().unwrap_or_else(Batch::noop)),
@@ -578,10 +612,24 @@ impl RoundsLog {
             let Some(batch) = batch else { break };
             batches.push(batch);
         }
-        batches.truncate(fitting(batches.iter(), options.page_bytes_max));
-        if !batches.is_empty() {
-            self.vote = Some((floor.next(), batches.into()));
-        }
+        batches.truncate(fitting(batches.iter(), self.slots.options().page_bytes_max));
+        batches.into()
+    }
+
+    /// How many slots after the decided ones a phase fills: the window of each member, since each proposes, but no
+    /// more than half of what a replica accepts that is behind.
+    fn window(&self) -> u64 {
+        let options = self.slots.options();
+        (options.window_max as u64 * self.members().count() as u64).min(options.accept_ahead_max() / 2)
+    }
+
+    /// Each member is the first in turn in one of as many phases, so that none waits while the others have more.
+    fn taking_turns(&self, mut waiting: Vec<(ReplicaId, VecDeque<Batch>)>) -> Vec<VecDeque<Batch>> {
+        let count = self.members().count() as u64;
+        let first = self.phase() % count;
+        let turn = |id| self.members().index(id).map(|index| (index as u64 + count - first) % count);
+        waiting.sort_by_key(|(id, _)| turn(*id));
+        waiting.into_iter().map(|(_, offers)| offers).collect()
     }
 
     /// Accepts what the coordinator of this phase voted for.
@@ -613,9 +661,13 @@ impl RoundsLog {
         let number = self.reads_asked;
         self.reads.push_back(Read { number, token, told: ReplicaSet::default(), last: Slot::ZERO });
         self.asked_at = now;
-        effects.send(self.members().to_peers(), Message::Ask { number }, Lsn::ZERO);
+        effects.send(self.members().to_peers(), self.ask(number), Lsn::ZERO);
         let last = self.rules.read_through(self.slots.last(), self.slots.decided());
         self.told(self.me(), number, last, effects);
+    }
+
+    fn ask(&self, number: u64) -> Message {
+        Message::Ask { life: self.life, number }
     }
 
     fn told(&mut self, from: ReplicaId, number: u64, last: Slot, effects: &mut Effects) {
@@ -651,7 +703,7 @@ impl RoundsLog {
         if !self.reads.is_empty() && now >= self.asked_at + self.slots.options().retransmit_after {
             self.asked_at = now;
             for read in &self.reads {
-                effects.send(self.members().to_peers(), Message::Ask { number: read.number }, Lsn::ZERO);
+                effects.send(self.members().to_peers(), self.ask(read.number), Lsn::ZERO);
             }
         }
     }

@@ -374,19 +374,39 @@ fn letters_of_rounds_far_ahead_and_of_slots_far_away_cost_no_memory() {
     for phase in (1..10_000).step_by(3).chain((1..10_000).rev().step_by(7)) {
         hear(
             &mut replica,
-            Message::Here { phase, place: 1 + (phase % 3) as u8, decided: Slot(0), busy: true },
+            Message::Here {
+                phase,
+                place: 1 + (phase % 3) as u8,
+                decided: Slot(0),
+                busy: true,
+                delay_micros: 0,
+            },
         );
     }
     let ballot = Ballot { round: 20_000, replica: ReplicaId(2) };
     let (first, decided) = (Slot(1), Slot::ZERO);
     hear(
         &mut replica,
-        Message::Acknowledgement { ballot, first, last: Slot(u64::MAX - 1), decided, busy: false },
+        Message::Acknowledgement {
+            ballot,
+            first,
+            last: Slot(u64::MAX - 1),
+            decided,
+            busy: false,
+            delay_micros: 0,
+        },
     );
     let far = Slot(1 << 40);
     hear(
         &mut replica,
-        Message::Acknowledgement { ballot, first: far, last: far.next(), decided, busy: false },
+        Message::Acknowledgement {
+            ballot,
+            first: far,
+            last: far.next(),
+            decided,
+            busy: false,
+            delay_micros: 0,
+        },
     );
     assert!(
         replica.slots.last() <= Slot(replica.options().accept_ahead_max() + 1),
@@ -504,6 +524,7 @@ fn of_two_accepted_values_that_of_the_later_phase_is_proposed_again() {
             }],
             offers: Batches::default(),
             busy: true,
+            delay_micros: 0,
         };
         let letters = [(ReplicaId(2), estimate(1, 7)), (ReplicaId(3), estimate(2, 8))];
         replica.count_estimates(&letters.into());
@@ -511,6 +532,99 @@ fn of_two_accepted_values_that_of_the_later_phase_is_proposed_again() {
     };
     assert_eq!(proposes(&SOUND), Some((Slot(1), vec![batch(8)])));
     assert_eq!(proposes(replaced(Bug::AdoptEarliest)), Some((Slot(1), vec![batch(7)])));
+}
+
+/// What replica 1 proposes in this phase after these estimates: the first slot, and the batches.
+fn proposed(phase: u64, letters: Vec<(u64, Message)>) -> Option<(Slot, Vec<Batch>)> {
+    let (mut replica, _) = alone();
+    replica.enter(first_of(phase, 3));
+    replica.coordinator = Some(replica.me());
+    let letters = letters.into_iter().map(|(from, letter)| (ReplicaId(from), letter)).collect();
+    replica.count_estimates(&letters);
+    replica.vote.map(|(first, batches)| (first, batches.iter().cloned().collect()))
+}
+
+fn waits(phase: u64, decided: u64, next: Option<u64>, offers: &[u64]) -> Message {
+    Message::Estimate {
+        ballot: Ballot { round: phase, replica: ReplicaId(1) },
+        decided: Slot(decided),
+        next: next.map(Slot),
+        accepted: Vec::new(),
+        offers: offers.iter().copied().map(batch).collect::<Vec<_>>().into(),
+        busy: true,
+        delay_micros: 0,
+    }
+}
+
+/// The page of a replica that is far behind ends before the slots that are to be decided: the others decide without it,
+/// if they are a majority that speaks of them.
+#[test]
+fn an_estimate_that_is_a_page_counts_for_the_slots_before_its_end_alone() {
+    let far_behind = (2, waits(4, 0, Some(2), &[5]));
+    let others = [(1, waits(4, 10, None, &[6])), (3, waits(4, 9, None, &[]))];
+    let [one, other] = others;
+    let proposal = proposed(4, vec![one.clone(), far_behind.clone(), other]);
+    assert_eq!(proposal.map(|(first, batches)| (first, batches.len())), Some((Slot(11), 2)));
+    assert_eq!(
+        proposed(4, vec![one, far_behind]),
+        None,
+        "one of three says that nothing is chosen in slot 11"
+    );
+}
+
+#[test]
+fn each_member_is_first_in_turn_in_one_of_as_many_phases() {
+    let first = |phase| {
+        let letters = (1..=3).map(|from| (from, waits(phase, 0, None, &[from]))).collect();
+        proposed(phase, letters).expect("something waits").1
+    };
+    assert_eq!(first(3), [1, 2, 3].map(batch));
+    assert_eq!(first(4), [2, 3, 1].map(batch));
+    assert_eq!(first(5), [3, 1, 2].map(batch));
+}
+
+/// The answer to a read of an earlier life names a slot that may be older than the read of this one.
+#[test]
+fn an_answer_to_an_earlier_life_counts_for_no_read_of_this_one() {
+    let answers = |rules: &'static Rules, life: u64| {
+        let (mut replica, mut effects) = alone_with(rules);
+        replica.step(Time::ZERO, Input::Control(Control::ReadIndex(ReadToken(7))), &mut effects);
+        let told = Message::Told { life: Incarnation(life), number: 1, last: Slot(3) };
+        let _ = effects.drain();
+        replica.step(Time::ZERO, Input::Receive { from: ReplicaId(2), message: told.into() }, &mut effects);
+        effects.drain().any(|effect| matches!(effect, Effect::ReadIndex { slot: Some(Slot(3)), .. }))
+    };
+    assert!(answers(&SOUND, 1) && !answers(&SOUND, 0));
+    assert!(answers(replaced(Bug::AnswerOfEarlierLife), 0));
+}
+
+/// A replica whose time-outs have grown makes those that are in its phase wait as long.
+#[test]
+fn letters_tell_how_long_time_outs_are() {
+    let (mut replica, mut effects) = alone();
+    let phase = replica.phase();
+    let letter = Message::Here { phase, place: 1, decided: Slot::ZERO, busy: true, delay_micros: 90_000 };
+    replica.step(Time::ZERO, Input::Receive { from: ReplicaId(3), message: letter.into() }, &mut effects);
+    assert_eq!(replica.pace.delay(), Duration::from_millis(90));
+    let tells = |effect: Effect| match effect {
+        Effect::Send { message: Any::Rounds(message), .. } => message.delay(),
+        _ => None,
+    };
+    assert!(effects.drain().filter_map(tells).all(|told| told == (phase, 90_000)));
+}
+
+/// It says nothing, but fetches what it lacks.
+#[test]
+fn a_replica_without_memory_hears_what_is_decided() {
+    let members = Members::new((1..=3).map(ReplicaId), ReplicaId(1));
+    let restart = Restart { amnesia: true, ..Restart::first(Incarnation(2)) };
+    let mut effects = Effects::new(Lsn::ZERO);
+    let mut replica = RoundsLog::start(options(), members, &restart, &SOUND, Time::ZERO, &mut effects);
+    let _ = effects.drain();
+    let letter = Message::Here { phase: 9, place: 1, decided: Slot(30), busy: true, delay_micros: 10_000 };
+    replica.step(Time::ZERO, Input::Receive { from: ReplicaId(3), message: letter.into() }, &mut effects);
+    assert_eq!((replica.status().decided, replica.status().decided_elsewhere), (Slot::ZERO, Slot(30)));
+    assert!(!effects.drain().any(|effect| matches!(effect, Effect::Send { .. })));
 }
 
 /// Each rule of the log replaced by a known way to get it wrong.

@@ -9,7 +9,7 @@
 //!
 //! What is accepted in a slot stands for `x`, the ballot in which it was accepted for `ts`.
 
-use synod_wire::{Ballot, DecodeError, Slot};
+use synod_wire::{Ballot, DecodeError, Incarnation, Slot};
 
 use super::Round;
 use crate::{
@@ -43,6 +43,8 @@ crate::messages! {
             offers: Batches,
             /// Whether the sender has something that is still to be ordered.
             busy: bool,
+            /// The delay that the sender's time-outs allow for in this phase, in microseconds.
+            delay_micros: u32,
         },
         /// Round 2, from the coordinator.
         2, Proposal, claims { Claim::proposals(*ballot, *first, *decided, batches) },
@@ -58,6 +60,8 @@ crate::messages! {
             decided: Slot,
             /// What is proposed.
             batches: Batches,
+            /// The delay that the sender's time-outs allow for in this phase, in microseconds.
+            delay_micros: u32,
         },
         /// Round 3: the sender accepted these slots.
         3, Vote,
@@ -74,6 +78,8 @@ crate::messages! {
             decided: Slot,
             /// Whether the sender has something else that is still to be ordered.
             busy: bool,
+            /// The delay that the sender's time-outs allow for in this phase, in microseconds.
+            delay_micros: u32,
         },
         /// A letter of any round without anything in it.
         4, Heartbeat, text ("Here {phase}/{place}, decided {decided}{}", busy_text(*busy)):
@@ -86,16 +92,22 @@ crate::messages! {
             decided: Slot,
             /// Whether the sender has something that is still to be ordered.
             busy: bool,
+            /// The delay that the sender's time-outs allow for in this phase, in microseconds.
+            delay_micros: u32,
         },
         /// Which slot may be decided at most? Number 0 asks whether the receiver is there.
-        5, HeartbeatAnswer, text "Ask {number}":
+        5, HeartbeatAnswer, text "Ask {number} of life {life}":
         Ask {
+            /// The sender's life.
+            life: Incarnation,
             /// Names the question.
             number: u64,
         },
         /// None after this one.
-        6, HeartbeatAnswer, text "Told {number}: slot {last}":
+        6, HeartbeatAnswer, text "Told {number} of life {life}: slot {last}":
         Told {
+            /// The life that asked: a later one has other questions of the same numbers.
+            life: Incarnation,
             /// The question.
             number: u64,
             /// The slot.
@@ -134,6 +146,17 @@ impl Message {
     pub(super) fn round(&self, rounds: u64) -> Option<Round> {
         let (phase, place) = self.place()?;
         (u64::from(place) <= rounds).then(|| Round((phase - 1) * rounds + u64::from(place)))
+    }
+
+    /// If it is a letter, its phase, and the delay that its sender's time-outs allow for in it, in microseconds.
+    pub(super) fn delay(&self) -> Option<(u64, u32)> {
+        match self {
+            Message::Estimate { ballot, delay_micros, .. }
+            | Message::Vote { ballot, delay_micros, .. }
+            | Message::Acknowledgement { ballot, delay_micros, .. } => Some((ballot.round, *delay_micros)),
+            Message::Here { phase, delay_micros, .. } => Some((*phase, *delay_micros)),
+            Message::Ask { .. } | Message::Told { .. } => None,
+        }
     }
 
     /// The ballot that it names.

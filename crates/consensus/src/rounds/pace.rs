@@ -2,50 +2,90 @@
 //!
 //! They begin as the least ones for the promised delay (`timeouts.rs`). Where phases decide nothing all the same,
 //! something takes longer, and they grow until phases decide again. No safety rests on them.
+//!
+//! The bounds hold for replicas with the same time-outs: a round of one must outlast the while for which another
+//! follows it. But each replica has settings of its own, and sees others phases fail. So letters tell the delay for
+//! which their sender's time-outs are made, and all that are in a phase take the longest of these.
+
+use std::time::Duration;
 
 use synod_wire::Slot;
 
-/// By how much time-outs are longer than the least ones.
+/// The delay that time-outs allow for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    factor: u32,
+    /// The delay that was promised to this replica, and the one that it makes of it at most.
+    least_micros: u32,
+    most_micros: u32,
+    micros: u32,
+    /// The latest phase of which this replica knows the delay: its own, or that of a letter.
+    phase: u64,
     /// Phases in a row that decided nothing though something waited.
     failed: u32,
-    /// Phases in a row that decided something.
-    decided_in: u32,
+    /// Since the last phase in which time-outs could be halved: whether they grew, and whether something was decided.
+    grew: bool,
+    decides: bool,
     decided: Slot,
 }
 
-/// The longest time-outs are this many times as long as the least ones: then a delay is an election time-out.
+/// The longest delay is this many times as long as the promised one.
 const FACTOR_MAX: u32 = 32;
-/// After this many phases that decide, shorter time-outs are tried.
-const CALM_PHASES: u32 = 32;
+/// In each phase of this many, shorter time-outs are tried if they did not grow in those before it. All replicas do so
+/// in the same phase: a replica that did it alone would hear of longer ones from the others.
+const CALM_PHASES: u64 = 8;
 
 impl Pace {
-    /// That of a replica which knows slots through this one to be decided.
-    pub(super) fn new(decided: Slot) -> Pace {
-        Pace { factor: 1, failed: 0, decided_in: 0, decided }
+    /// That of a replica to which this delay was promised, and which knows slots through this one to be decided.
+    pub(super) fn new(promised: Duration, decided: Slot) -> Pace {
+        let least_micros = u32::try_from(promised.as_micros()).unwrap_or(u32::MAX).max(1);
+        let most_micros = least_micros.saturating_mul(FACTOR_MAX);
+        let (micros, phase) = (least_micros, 0);
+        Pace { least_micros, most_micros, micros, phase, failed: 0, grew: false, decides: false, decided }
     }
 
-    /// By how much time-outs are longer now.
-    pub(super) fn factor(&self) -> u32 {
-        self.factor
+    /// The delay that time-outs allow for now.
+    pub(super) fn delay(&self) -> Duration {
+        Duration::from_micros(self.micros.into())
     }
 
-    /// A phase is over. One that decides nothing may have lost its coordinator; with two in a row time-outs are too
-    /// short.
-    pub(super) fn phase_ends(&mut self, decided: Slot, is_needed: bool) {
+    /// The same as letters tell it, in microseconds.
+    pub(super) fn micros(&self) -> u32 {
+        self.micros
+    }
+
+    /// A letter of a phase tells the delay that its sender allows for in it. That of a later phase replaces the own
+    /// one.
+    pub(super) fn hear(&mut self, phase: u64, micros: u32) {
+        let micros = micros.max(1);
+        if phase > self.phase {
+            (self.phase, self.micros) = (phase, micros);
+        } else if phase == self.phase {
+            self.micros = self.micros.max(micros);
+        }
+    }
+
+    /// A phase is over, and another begins. One that decides nothing may have lost its coordinator; with two in a row
+    /// time-outs are too short. Where a letter told the delay of the phase that begins, it holds.
+    pub(super) fn begins(&mut self, phase: u64, decided: Slot, is_needed: bool) {
         if decided > self.decided {
-            (self.decided, self.failed, self.decided_in) = (decided, 0, self.decided_in + 1);
-            if self.decided_in >= CALM_PHASES {
-                (self.factor, self.decided_in) = ((self.factor / 2).max(1), 0);
-            }
+            (self.decided, self.failed, self.decides) = (decided, 0, true);
         } else if is_needed {
-            (self.failed, self.decided_in) = (self.failed + 1, 0);
-            if self.failed >= 2 {
-                (self.factor, self.failed) = ((self.factor * 2).min(FACTOR_MAX), 0);
+            self.failed += 1;
+        }
+        let is_told = phase <= self.phase;
+        if self.failed >= 2 {
+            (self.failed, self.grew) = (0, true);
+            if !is_told {
+                self.micros = self.micros.max(self.most_micros.min(self.micros.saturating_mul(2)));
             }
         }
+        if phase.is_multiple_of(CALM_PHASES) {
+            if self.decides && !self.grew && !is_told {
+                self.micros = self.micros.min(self.least_micros.max(self.micros / 2));
+            }
+            (self.grew, self.decides) = (false, false);
+        }
+        self.phase = self.phase.max(phase);
     }
 }
 
@@ -53,23 +93,68 @@ impl Pace {
 mod tests {
     use super::*;
 
+    const MICRO: Duration = Duration::from_micros(1);
+
     #[test]
-    fn time_outs_grow_while_phases_decide_nothing_and_shrink_when_many_decide() {
-        let mut pace = Pace::new(Slot(7));
-        let end = |pace: &mut Pace, decided, is_needed| {
-            pace.phase_ends(Slot(decided), is_needed);
-            pace.factor()
+    fn time_outs_grow_while_phases_decide_nothing_and_shrink_in_a_phase_that_all_know() {
+        let mut pace = Pace::new(MICRO, Slot(7));
+        let mut phase = 80;
+        let mut end = |pace: &mut Pace, decided, is_needed| {
+            phase += 1;
+            pace.begins(phase, Slot(decided), is_needed);
+            (phase, pace.micros())
         };
-        assert_eq!([1, 2, 2, 4].map(|_| end(&mut pace, 7, true)), [1, 2, 2, 4]);
-        assert_eq!(end(&mut pace, 7, true), 4);
-        assert_eq!(end(&mut pace, 8, true), 4, "one phase that decides makes the next failure the first");
-        assert_eq!(end(&mut pace, 8, true), 4);
-        (0..9).for_each(|_| assert_eq!(end(&mut pace, 8, false), 4, "nothing waits"));
+        assert_eq!([1, 2, 2, 4].map(|_| end(&mut pace, 7, true).1), [1, 2, 2, 4]);
+        assert_eq!(end(&mut pace, 7, true).1, 4);
+        assert_eq!(end(&mut pace, 8, true).1, 4, "one phase that decides makes the next failure the first");
+        assert_eq!(end(&mut pace, 8, true).1, 4);
+        (0..9).for_each(|_| assert_eq!(end(&mut pace, 8, false).1, 4, "nothing waits"));
         (0..100).for_each(|_| _ = end(&mut pace, 8, true));
-        assert_eq!(pace.factor(), FACTOR_MAX);
-        let shrunk: Vec<u32> =
-            (9..9 + 6 * u64::from(CALM_PHASES)).map(|slot| end(&mut pace, slot, true)).collect();
-        assert_eq!(shrunk[CALM_PHASES as usize - 2..][..2], [32, 16]);
-        assert_eq!(shrunk.last(), Some(&1));
+        assert_eq!(pace.micros(), FACTOR_MAX);
+        let mut before = pace.micros();
+        for slot in 9..80 {
+            let (phase, micros) = end(&mut pace, slot, true);
+            assert!(micros == before || phase % CALM_PHASES == 0 && 2 * micros == before);
+            before = micros;
+        }
+        assert_eq!(before, 1);
+    }
+
+    /// Replicas with different time-outs in one phase would part: the one whose round is shorter than the other's while
+    /// is never heard in its round.
+    #[test]
+    fn all_that_are_in_a_phase_take_the_longest_time_outs_and_those_of_a_later_one() {
+        let mut pace = Pace::new(MICRO, Slot(7));
+        pace.begins(4, Slot(8), true);
+        pace.hear(4, 4);
+        pace.hear(4, 2);
+        pace.hear(3, 32);
+        assert_eq!(pace.micros(), 4);
+        pace.hear(6, 2);
+        assert_eq!(pace.micros(), 2, "a replica that was cut off takes what the others have");
+        pace.begins(5, Slot(8), true);
+        pace.begins(6, Slot(8), true);
+        assert_eq!(pace.micros(), 2, "it is known already");
+        pace.begins(7, Slot(8), true);
+        pace.begins(8, Slot(8), true);
+        assert_eq!(pace.micros(), 4);
+    }
+
+    /// A replica that was promised less takes what it hears, and does not come below its own promise by itself.
+    #[test]
+    fn a_delay_that_is_heard_holds_whatever_was_promised() {
+        let mut pace = Pace::new(10 * MICRO, Slot(7));
+        pace.hear(6, 400);
+        assert_eq!(pace.delay(), 400 * MICRO);
+        (7..10).for_each(|phase| pace.begins(phase, Slot(7), true));
+        assert_eq!(pace.micros(), 400, "it is above the most already");
+        (10..100).for_each(|phase| pace.begins(phase, Slot(phase), true));
+        assert_eq!(pace.micros(), 10);
+        pace.hear(200, 3);
+        assert_eq!(pace.micros(), 3);
+        (201..217).for_each(|phase| pace.begins(phase, Slot(phase), true));
+        assert_eq!(pace.micros(), 3);
+        pace.hear(217, 0);
+        assert_eq!(pace.micros(), 1, "no time-out is nothing");
     }
 }

@@ -24,6 +24,8 @@ pub enum Bug {
     ResumeInSamePhase,
     /// A read waits for what is known to be decided, and not for what may be.
     ReadAtDecided,
+    /// An answer to an earlier life's read counts for a read of this life.
+    AnswerOfEarlierLife,
     /// A replica that lost its log sends letters, if empty ones.
     SpeakWithoutMemory,
 }
@@ -52,6 +54,7 @@ pub(super) fn replaced(bug: Bug) -> &'static Rules {
             const { &Rules { resumes_in: |promised| if promised.round > 1 { promised.round } else { 1 }, ..SOUND } }
         }
         Bug::ReadAtDecided => const { &Rules { read_through: |_, decided| decided, ..SOUND } },
+        Bug::AnswerOfEarlierLife => const { &Rules { is_own_question: |_, _| true, ..SOUND } },
         Bug::SpeakWithoutMemory => const { &Rules { may_speak: |_| true, ..SOUND } },
     }
 }

@@ -1,5 +1,7 @@
 //! What is known of the log in rounds before it runs, and its options.
 
+use std::time::Duration;
+
 use super::{Bounds, RoundsLog, Synchronisation, planted};
 use crate::{
     Dissemination, ElectionKind, Options,
@@ -58,12 +60,16 @@ pub struct Tuning {
 const DELAY_PARTS: u32 = 30;
 const STEP_PARTS: u32 = 100;
 
-/// How rounds are made with these options in a group of this many, with the least time-outs that suffice.
-pub(super) fn synchronisation(options: &Options, replicas: usize) -> Synchronisation {
-    let delay = (options.election_timeout / DELAY_PARTS).max(std::time::Duration::from_nanos(1));
+/// The delay that the network is promised to keep with these options.
+pub(super) fn promised_delay(options: &Options) -> Duration {
+    options.election_timeout / DELAY_PARTS
+}
+
+/// How rounds are made in a group of this many, with the least time-outs that suffice for a delay.
+pub(super) fn synchronisation(kind: RoundsKind, replicas: usize, delay: Duration) -> Synchronisation {
     let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
     let bounds = Bounds::exact(replicas, delay, delay / STEP_PARTS);
-    match options.rounds.rounds {
+    match kind {
         RoundsKind::Swift => bounds.swift(),
         RoundsKind::Timed => bounds.repeated(),
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use synod_wire::{Ballot, Lsn, ReplicaId, Slot};
+use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot};
 
 use super::Round;
 use crate::{Members, ReplicaSet, Threshold, rules::rules};
@@ -176,6 +176,11 @@ rules! {
     fn read_through(accepted: Slot, decided: Slot) -> Slot {
         accepted.max(decided)
     }
+
+    /// An answer counts for the life that asked: the slot that it names may be older than a question of a later life.
+    fn is_own_question(asked_in: Incarnation, life: Incarnation) -> bool {
+        asked_in == life
+    }
 }
 
 impl std::fmt::Debug for Rules {
@@ -315,6 +320,7 @@ mod tests {
         for (one, other) in (0..4).flat_map(|one| (0..4).map(move |other| (one, other))) {
             assert_eq!(read_through(Slot(one), Slot(other)).0, [one, other].into_iter().max().unwrap());
             assert_eq!(leaves_after(Lsn(one)), Lsn(one));
+            assert_eq!(is_own_question(Incarnation(one), Incarnation(other)), one == other);
         }
         assert!(may_speak(false) && !may_speak(true));
     }

@@ -105,30 +105,6 @@ impl Synchronisation {
         matches!(self, Synchronisation::Coordinator { .. }) && place == 2
     }
 
-    /// The same with time-outs that are this many times as long.
-    pub(super) fn stretched(self, by: u32) -> Synchronisation {
-        let longer = |time: Duration| time.saturating_mul(by);
-        match self {
-            Synchronisation::Full { round } => Synchronisation::Full { round: longer(round) },
-            Synchronisation::Phase { estimates, vote, exchange } => Synchronisation::Phase {
-                estimates: longer(estimates),
-                vote: longer(vote),
-                exchange: longer(exchange),
-            },
-            Synchronisation::Coordinator { estimates, acknowledgements, decision } => {
-                Synchronisation::Coordinator {
-                    estimates: longer(estimates),
-                    acknowledgements: longer(acknowledgements),
-                    decision: longer(decision),
-                }
-            }
-            Synchronisation::Swift { round, next, alive } => {
-                Synchronisation::Swift { round: longer(round), next: longer(next), alive: longer(alive) }
-            }
-            Synchronisation::Suspecting => Synchronisation::Suspecting,
-        }
-    }
-
     /// Whether a receive step ends the round (`NextRound`).
     pub(super) fn is_over(&self, sight: &Sight<'_>, waited: &Waited) -> bool {
         let rules = sight.rules;

@@ -115,6 +115,24 @@ impl DecidedLog {
         Ok(true)
     }
 
+    /// The reference has executed the last slot: the log and execution make the same group, with the same members.
+    ///
+    /// # Errors
+    /// They differ.
+    pub fn agrees(&self, reference: &Group) -> Checked {
+        demand(self.group == *reference, Invariant::OneGroup, || {
+            format!(
+                "after slot {} the log makes version {} of the group (epoch {}), the reference version {} (epoch {}){}",
+                self.last(),
+                self.group.version,
+                self.group.epoch,
+                reference.version,
+                reference.epoch,
+                if self.group.members == reference.members { "" } else { ", of other members" }
+            )
+        })
+    }
+
     fn is_valid(&self, who: &dyn fmt::Display, slot: Slot, batch: &Batch) -> Checked {
         demand(batch.is_intact(), Invariant::Validity, || format!("the batch of slot {slot} is damaged"))?;
         for command in batch.commands() {
@@ -154,5 +172,16 @@ mod tests {
         assert!(delivers(&mut log, 2).expect("it is the first slot"));
         assert!(!delivers(&mut log, 2).expect("it is the same"));
         assert_eq!(log.last(), Slot(2));
+    }
+
+    #[test]
+    fn the_log_and_the_reference_make_the_same_group() {
+        let group = Group::of(&Options::default(), (1..=3).map(ReplicaId));
+        let log = DecidedLog::new(group.clone(), false);
+        log.agrees(&group).expect("nothing has changed it");
+        let other = Group::of(&Options::default(), (1..=4).map(ReplicaId));
+        let violation = log.agrees(&other).unwrap_err();
+        assert_eq!(violation.invariant, Invariant::OneGroup);
+        assert!(violation.detail.contains("other members"), "{violation}");
     }
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_replica::{Executor, Outcome};
+use synod_replica::{Executor, Group, Outcome};
 use synod_wire::{Ballots, Batch, Command, CommandKind, GroupId, SessionId, Slot};
 
 #[cfg(feature = "kv")]
@@ -127,6 +127,12 @@ impl Reference {
     #[cfg(feature = "planted-bugs")]
     pub fn change_wrongly(&mut self, bug: synod_consensus::Bug) {
         self.executor.change_wrongly(bug);
+    }
+
+    /// The group after all that was executed.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        self.executor.group()
     }
 
     /// The time of the replicated clock.
@@ -276,7 +282,6 @@ fn index_of(point: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use synod_consensus::ProtocolKind;
-    use synod_replica::Group;
     use synod_wire::ReplicaId;
 
     use super::*;

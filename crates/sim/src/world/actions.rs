@@ -366,11 +366,8 @@ impl World {
     fn decide(&mut self, group: GroupId, slot: Slot, batch: &Batch) -> Checked {
         let Some(order) = &mut self.order else {
             self.references[group].execute(group, slot, batch, true)?;
-            #[cfg(feature = "kv")]
-            if group == FIRST {
-                self.see_leases()?;
-            }
-            return Ok(());
+            self.checks[group].log.agrees(self.references[group].group())?;
+            return self.executed_by_reference(group);
         };
         order.decided(group, batch);
         while let Some((group, slots)) = self.order.as_mut().and_then(Order::pop) {

@@ -100,12 +100,6 @@ impl World {
         life.is_some_and(|life| life.executor(FIRST).machine().store().revision() >= revision)
     }
 
-    /// The reference has come to its next point: records what becomes of leases there.
-    pub(super) fn see_leases(&mut self) -> Checked {
-        self.leases_end();
-        self.decide_leases(self.references[FIRST].last())
-    }
-
     /// Records what the last point of the reference does to leases.
     pub(super) fn decide_leases(&mut self, point: u64) -> Checked {
         let Some(journal) = self.references[FIRST].journal() else { return Ok(()) };

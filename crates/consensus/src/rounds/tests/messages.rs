@@ -1,6 +1,6 @@
 //! Messages and records on the wire and on disk, and what is refused there.
 
-use synod_wire::{Batch, BatchBuilder, Reader, ReplicaId, SessionId, Writer};
+use synod_wire::{Batch, BatchBuilder, Incarnation, Reader, ReplicaId, SessionId, Writer};
 
 use super::*;
 use crate::{Body, Claims, message::fixed, rounds::Record};
@@ -18,12 +18,20 @@ fn messages() -> Vec<Message> {
     let accepted = vec![AcceptedValue { slot: first, ballot, batch: batch() }];
     let offers = || [batch(), Batch::noop()].into();
     vec![
-        Message::Estimate { ballot, decided, next: Some(Slot(10)), accepted, offers: offers(), busy: true },
-        Message::Vote { ballot, first, decided, batches: offers() },
-        Message::Acknowledgement { ballot, first, last: Slot(9), decided, busy: false },
-        Message::Here { phase: 7, place: 3, decided, busy: true },
-        Message::Ask { number: 3 },
-        Message::Told { number: 3, last: Slot(9) },
+        Message::Estimate {
+            ballot,
+            decided,
+            next: Some(Slot(10)),
+            accepted,
+            offers: offers(),
+            busy: true,
+            delay_micros: 5,
+        },
+        Message::Vote { ballot, first, decided, batches: offers(), delay_micros: 1 },
+        Message::Acknowledgement { ballot, first, last: Slot(9), decided, busy: false, delay_micros: 0 },
+        Message::Here { phase: 7, place: 3, decided, busy: true, delay_micros: 5 },
+        Message::Ask { life: Incarnation(4), number: 3 },
+        Message::Told { life: Incarnation(4), number: 3, last: Slot(9) },
     ]
 }
 
@@ -51,13 +59,14 @@ fn every_byte_is_where_earlier_versions_look_for_it() {
 #[test]
 fn what_no_replica_says_is_refused() {
     let (decided, first, ballot) = (Slot(7), Slot(8), BALLOT);
-    let here = |phase, place| Message::Here { phase, place, decided, busy: false };
+    let here = |phase, place| Message::Here { phase, place, decided, busy: false, delay_micros: 0 };
     let run = |first: u64, last: u64| Message::Acknowledgement {
         ballot,
         first: Slot(first),
         last: Slot(last),
         decided,
         busy: false,
+        delay_micros: 0,
     };
     let read = |message: &Message| {
         let mut writer = Writer::new();
@@ -74,8 +83,8 @@ fn what_no_replica_says_is_refused() {
         here(1, 0),
         here(1, PLACES_MAX + 1),
         run(9, 8),
-        Message::Vote { ballot, first, decided, batches: [].into() },
-        Message::Vote { ballot: far, first, decided, batches: [batch()].into() },
+        Message::Vote { ballot, first, decided, batches: [].into(), delay_micros: 0 },
+        Message::Vote { ballot: far, first, decided, batches: [batch()].into(), delay_micros: 0 },
     ] {
         assert!(read(&message).is_err(), "{message:?}");
     }
@@ -89,6 +98,6 @@ fn letters_name_their_round_and_estimates_their_coordinator() {
     let rounds = |of| messages().iter().map(|message| message.round(of)).collect::<Vec<_>>();
     assert_eq!(rounds(3)[..4], [19, 20, 21, 21].map(|round| Some(Round(round))));
     assert_eq!(rounds(4)[..4], [25, 26, 27, 27].map(|round| Some(Round(round))));
-    let last = Message::Here { phase: 1, place: 4, decided: Slot(0), busy: false };
+    let last = Message::Here { phase: 1, place: 4, decided: Slot(0), busy: false, delay_micros: 0 };
     assert_eq!((last.round(3), last.round(4)), (None, Some(Round(4))), "three rounds have no fourth");
 }
