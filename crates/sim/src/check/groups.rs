@@ -201,9 +201,9 @@ impl Groups {
             | Claim::Told { .. }
             | Claim::VoteThrough { .. }
             | Claim::Leads { .. }
-            | Claim::Decided { .. }
             | Claim::Propose { .. } => true,
-            Claim::Candidate(_) => false,
+            // What others have decided binds nobody who passes it on.
+            Claim::Candidate(_) | Claim::Decided { .. } => false,
         };
         demand(!binds || entries.durable >= epoch, Invariant::EnteredFirst, || {
             format!("r{id} speaks in epoch {epoch}; its log says only that it entered {}", entries.durable)

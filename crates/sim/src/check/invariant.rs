@@ -110,7 +110,7 @@ invariants! {
     /// leave in the order in which they were sent.
     GateOrder = "gate-order", "docs/decisions/0028-a-host-without-threads.md: a message waits for its own record and for no other's";
     /// A replica takes part in an epoch only once its node has written down who the members are.
-    MembersFirst = "members-first", "docs/decisions/0028-a-host-without-threads.md: members are written down before anything that follows them leaves";
+    MembersFirst = "members-first", "crates/host/src/lib.rs, duty 2: members are written down before anything that follows them leaves";
     /// Within a life the ballot, the decided prefix and the executed prefix never go back.
     Monotone = "monotone", "Santos 2012, section 7.4: view never decreases";
     /// Queues, windows and logs in memory stay within the limits that their settings document.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use synod_consensus::ProtocolKind;
+use synod_consensus::{ElectionKind, ProtocolKind};
 use synod_replica::{Skips, Take};
 use synod_wire::GroupId;
 
@@ -154,8 +154,13 @@ impl Plan {
         plan
     }
 
-    /// The priority of a replica, by index, in a group. With several groups each node prefers to lead another one.
+    /// The priority of a replica, by index, in a group. With several groups each node prefers to lead another one, as
+    /// nodes do that were told nothing.
     pub(crate) fn priority(&self, of: usize, group: GroupId) -> u8 {
+        if self.groups > 1 && self.priorities.is_empty() {
+            let is_its_turn = of < self.replicas && usize::from(group.0) % self.replicas == of;
+            return u8::from(is_its_turn && self.settings.consensus.election == ElectionKind::Ballot);
+        }
         let count = self.priorities.len().max(1);
         let at = if of < count { (of + usize::from(group.0)) % count } else { of };
         self.priorities.get(at).copied().unwrap_or(0)

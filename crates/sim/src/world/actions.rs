@@ -74,17 +74,22 @@ impl World {
         for &group in touched {
             self.check_absence(of, group, effects)?;
         }
-        let ends_at = self.dies_within(of, effects.len());
+        let mut ends_at = self.dies_within(of, effects.len());
         for (at, (group, effect)) in effects.drain(..).enumerate() {
+            // What was done may have changed who may end.
+            if ends_at == Some(at) && !self.may_crash(of) {
+                ends_at = None;
+            }
             // What is executed is only taken once all else was done, so never.
             let is_done = ends_at.is_none_or(|end| at < end);
-            if is_done || !matches!(effect, Effect::Action(_)) {
+            if is_done || matches!(effect, Effect::Execute { .. } | Effect::Read(..)) {
                 self.effect(of, group, effect)?;
             }
         }
         if ends_at.is_some() {
             self.coverage.crashes_within += 1;
-            self.crash_for_a_while(of);
+            self.crash(of);
+            self.restart_later(of);
         }
         Ok(())
     }

@@ -597,7 +597,7 @@ impl World {
 
     /// Whether all members of a group have executed the slots through this one, the right ones vote, no learner is left
     /// that is there to vote, no change is half made, and a group that follows has the members that it should have.
-    fn converged(&self, at: GroupId, target: Slot) -> bool {
+    pub(super) fn converged(&self, at: GroupId, target: Slot) -> bool {
         let group = self.checks[at].log.group();
         // One that lost its data gets no vote: it waits for an operator who would remove it.
         let wiped = |id| self.machines[self.index(id)].wiped;

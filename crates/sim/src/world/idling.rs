@@ -31,6 +31,11 @@ impl World {
         let before: Vec<Slot> = self.checks.all().map(|checks| checks.log.last()).collect();
         let order = self.references[FIRST].last();
         self.run_until(self.now + IDLE)?;
+        for (group, slot) in self.checks.groups().zip(&before) {
+            demand(self.converged(group, *slot), Invariant::Liveness, || {
+                format!("{IDLE:?} after slot {slot} of {group} was decided not everybody has executed it")
+            })?;
+        }
         let Some(known) = &self.order else { return Ok(()) };
         let ticks = usize::try_from(self.references[FIRST].last() - order).expect("few");
         let skipped: usize =

@@ -462,10 +462,14 @@ impl World {
         let Life { host, hosted, states, whole_at, .. } = life;
         // One that votes in an epoch that is over would not be whole.
         // So would one that does not know that it forgot.
+        // As with a node, groups in which it only learns, and never votes, are not waited for.
+        let counts = |group| host.replica(group).group().counts(machine.id);
         let whole = |(group, hosted): (GroupId, &Hosted)| {
-            host.replica(group).may_vote() && hosted.watch.delivered() >= machine.delivered[group]
+            (host.replica(group).may_vote() || !counts(group))
+                && hosted.watch.delivered() >= machine.delivered[group]
         };
-        if machine.disk.lost && whole_at.is_none() && !machine.copied && hosted.iter().all(whole) {
+        let is_whole = || hosted.iter().all(whole) && hosted.iter().any(|(group, _)| counts(group));
+        if machine.disk.lost && whole_at.is_none() && !machine.copied && is_whole() {
             *whole_at = Some(machine.disk.last());
         }
         let (replica, hosted) = (host.replica(group), &mut hosted[group]);

@@ -48,7 +48,9 @@ impl World {
         })?;
         for (group, slot) in self.checks.groups().zip(executor.cut().slots) {
             let trimmed = disk.trimmed(group);
-            demand(slot >= trimmed || disk.lost, Invariant::SnapshotCovers, || {
+            // What it lost and learned again is in the log again.
+            let learned = || disk.missing_between(group, slot, trimmed.next()).is_none();
+            demand(slot >= trimmed || disk.lost || learned(), Invariant::SnapshotCovers, || {
                 let who = of + 1;
                 format!("the log of {group} at r{who} is trimmed to slot {trimmed}; its files hold {slot}")
             })?;

@@ -221,6 +221,7 @@ impl World {
         let executed: Vec<Slot> = self.checks.groups().map(|group| self.executed_everywhere(group)).collect();
         for number in 0..self.subscribers.all.len() {
             for _ in 0..LAST_READS_MAX {
+                self.end_burst(self.subscribers.all[number].at)?;
                 self.read_on(number)?;
                 if self.lacks(number).is_none() {
                     break;
@@ -244,7 +245,7 @@ impl World {
 
     /// The last slot of a group that all its members have executed.
     fn executed_everywhere(&self, group: GroupId) -> Slot {
-        let members = self.members().into_iter().filter(|(of, _)| *of == group);
+        let members = self.members().into_iter().filter(|(of, at)| *of == group && !self.is_out(*at));
         let applied = members.filter_map(|(_, of)| Some(self.machines[of].life.as_ref()?.applied(group)));
         applied.min().unwrap_or_default()
     }

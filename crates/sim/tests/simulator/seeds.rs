@@ -119,6 +119,30 @@ fn every_invariant_holds_where_logs_rot() {
 }
 
 #[test]
+fn every_invariant_holds_where_logs_of_several_groups_rot() {
+    let mut coverage = Coverage::default();
+    for (at, &(_, protocol)) in ProtocolKind::ALL.iter().enumerate() {
+        for seed in (at as u64 * 10..).take(10) {
+            let election = Plan::draw(seed, protocol).settings.consensus.election;
+            let plan = Plan::draw_general(seed, protocol, election).of_family(Family::Disk);
+            let plan = if seed % 2 == 0 { plan.merging(3) } else { plan.of_groups(3) };
+            let outcome =
+                synod_sim::run(&plan).unwrap_or_else(|failure| panic!("{}", failure.report(protocol, None)));
+            coverage.add(&outcome.coverage);
+        }
+    }
+    assert!(coverage.logs_repaired > 100 && coverage.slots_kept > 1_000, "{coverage}");
+}
+
+/// What disks of several groups lose, with all protocols.
+fn assert_losses(coverage: &Coverage) {
+    let &Coverage { logs_lost, recoveries, crashes_within, snapshots_damaged, .. } = coverage;
+    let common = [logs_lost, recoveries, crashes_within, snapshots_damaged];
+    assert!(common.iter().all(|count| *count >= 20), "{coverage}");
+    assert!(coverage.copies_restored > 0 && coverage.wiped > 0 && coverage.stopped > 0, "{coverage}");
+}
+
+#[test]
 fn every_invariant_holds_on_real_files_that_fail() {
     let run = |seed, protocol| {
         let election = Plan::draw(seed, protocol).settings.consensus.election;
@@ -225,6 +249,7 @@ fn what_was_said_under_another_birth_is_not_heard() {
 /// The others follow the first one.
 #[test]
 fn every_invariant_holds_for_nodes_with_several_groups() {
+    let mut all = Coverage::default();
     for &(_, protocol) in ProtocolKind::ALL {
         let mut coverage = Coverage::default();
         for seed in 0..40 {
@@ -235,12 +260,15 @@ fn every_invariant_holds_for_nodes_with_several_groups() {
         }
         assert!(coverage.sets_followed > 30 && coverage.changes_made > 60, "{protocol}: {coverage}");
         assert!(coverage.snapshots_installed > 0 && coverage.crashes > 100, "{protocol}: {coverage}");
+        all.add(&coverage);
     }
+    assert_losses(&all);
 }
 
 /// The groups are merged into one order: they have one store, and its clients ask any of them.
 #[test]
 fn every_invariant_holds_for_merged_groups_of_each_protocol() {
+    let mut all = Coverage::default();
     for &(_, protocol) in ProtocolKind::ALL {
         let mut coverage = Coverage::default();
         for seed in 0..40 {
@@ -252,5 +280,7 @@ fn every_invariant_holds_for_merged_groups_of_each_protocol() {
         assert!(coverage.sets_followed > 30 && coverage.changes_made > 60, "{protocol}: {coverage}");
         assert!(coverage.snapshots_installed > 0 && coverage.crashes > 100, "{protocol}: {coverage}");
         assert!(coverage.leases_ended > 0 && coverage.watches_after_snapshot > 0, "{protocol}: {coverage}");
+        all.add(&coverage);
     }
+    assert_losses(&all);
 }
