@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use synod_client::native::StatusResponse;
 
-use crate::output;
+use crate::{
+    output,
+    status::{ballot_round, epoch},
+};
 
 /// What the replicas that answered measured, where the election measures it.
 pub struct RoundTrips<'a> {
@@ -26,11 +29,15 @@ impl<'a> RoundTrips<'a> {
             let measured = status.peers.iter().filter(|peer| peer.round_trip_nanos > 0);
             measured.map(|peer| (peer.replica, peer.round_trip_nanos)).collect()
         };
-        // Of those that name a leader it is the one that leads.
-        let leader = replicas.clone().find(|status| status.leader == status.replica && status.leader > 0);
+        // One that leads no more may not know it yet.
+        let leads = |status: &&StatusResponse| status.leader == status.replica && status.leader > 0;
+        let place = |status: &&StatusResponse| (epoch(status), ballot_round(&status.ballot));
+        let leader = replicas.clone().filter(leads).max_by_key(place);
+        // A ring measures links, too, and a write takes another way there.
+        let measured = replicas.filter(|status| status.election == "latency");
         RoundTrips {
             voters: voters.map(|member| (member.id, &*member.name)).collect(),
-            rows: replicas.map(|status| (status.replica, row(status))).collect(),
+            rows: measured.map(|status| (status.replica, row(status))).collect(),
             leader: leader.map_or(0, |leader| leader.replica),
         }
     }
@@ -70,7 +77,7 @@ impl<'a> RoundTrips<'a> {
             let majority = self.majority_time(from).map_or_else(|| "-".to_owned(), millis);
             let gain = match self.gain(from) {
                 _ if from == self.leader => "leads".to_owned(),
-                Some(0) => millis(0),
+                Some(gain) if gain.unsigned_abs() < ROUNDS_TO_ZERO => millis(0),
                 Some(gain) => format!("{}{}", if gain < 0 { "+" } else { "-" }, millis(gain.unsigned_abs())),
                 None => "-".to_owned(),
             };
@@ -79,6 +86,9 @@ impl<'a> RoundTrips<'a> {
         output::grid(head.collect::<Vec<_>>(), rows)
     }
 }
+
+/// Nanoseconds that [`millis`] shows as zero.
+const ROUNDS_TO_ZERO: u64 = 50_000;
 
 /// Nanoseconds as milliseconds.
 fn millis(nanos: u64) -> String {
@@ -108,6 +118,7 @@ mod tests {
                 StatusResponse {
                     replica,
                     leader: 1,
+                    election: "latency".to_owned(),
                     peers,
                     group: Some(group.clone()),
                     ..StatusResponse::default()

@@ -251,7 +251,7 @@ pub(crate) trait Paxos: Leads {
     /// Handles the ballot of a message that only its owner sends; returns false if it is too low to be obeyed.
     fn obeys(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) -> bool {
         let (promised, promised_lsn) = (self.common().promised, self.common().promised_lsn);
-        if ballot.replica != from {
+        if ballot.replica != from || !ballot.is_in_reach() {
             return false;
         }
         if !self.common().rules().may_obey(promised, ballot) {
@@ -312,7 +312,7 @@ pub(crate) trait Paxos: Leads {
 
     /// A peer obeys no ballot below this one.
     fn handle_reject(&mut self, now: Time, promised: Ballot, effects: &mut Effects) {
-        if promised > self.common().promised {
+        if promised > self.common().promised && promised.is_in_reach() {
             self.promise(now, promised, effects);
         }
     }

@@ -274,7 +274,7 @@ impl NodeMetrics {
             }),
             (
                 "synod_peer_frames_refused",
-                "Frames from the peer that made no sense, each of which ended its session",
+                "Frames from the peer that were refused: damaged, too large, of an unknown group, or without sense; each ended its session",
                 None,
                 |peer| peer.frames_refused,
             ),

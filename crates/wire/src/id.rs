@@ -110,7 +110,7 @@ impl Ballot {
     /// Kernel Paxos.
     pub const ROUND_MAX: u64 = (1 << 56) - 1;
 
-    /// Whether a group can get to this ballot. Rounds count up by 256 at most, so a replica that names a higher one is
+    /// Whether a group can get to this ballot. Rounds count up by 511 at most, so a replica that names a higher one is
     /// out of its mind, and an election that counted on from there would run out of numbers.
     #[must_use]
     pub fn is_in_reach(self) -> bool {

@@ -292,7 +292,7 @@ impl MultiPaxos {
         self.common.election.gave_up(now);
         // It may have heard of a higher ballot meanwhile; the leader that it then knows stays known.
         let heard = self.common.reported.view.ballot;
-        if heard > self.common.promised {
+        if heard > self.common.promised && heard.is_in_reach() {
             self.promise(now, heard, effects);
         }
         self.report_leader(effects);

@@ -206,7 +206,7 @@ crate::messages! {
         },
     }
     described with batch;
-    checked by Message::has_slots;
+    checked by Message::is_sound;
     body {
         fn with_batches(&self, other: &mut dyn FnMut(&Batch) -> Option<Batch>) -> Option<crate::Message> {
             let mut others = |entries: &Entries| {
@@ -341,12 +341,36 @@ pub(super) fn check_slots(prev: Slot, entries: &[Entry]) -> Result<(), DecodeErr
 }
 
 impl Message {
-    fn has_slots(&self) -> Result<(), DecodeError> {
+    fn is_sound(&self) -> Result<(), DecodeError> {
+        let round = self.term();
+        if !(Ballot { round, ..Ballot::ZERO }).is_in_reach() {
+            return Err(DecodeError::Undefined { field: "term", value: round });
+        }
         match self {
             Message::Append { prev, entries, .. } => check_slots(*prev, entries),
             Message::Round(round) => round.has_slots(),
             Message::VoteRound(round) => round.has_few_votes(),
             _ => Ok(()),
+        }
+    }
+
+    /// The term in which the sender speaks; 0 if it says nothing of one.
+    fn term(&self) -> u64 {
+        match self {
+            Message::Vote { term, .. } | Message::VoteReply { term, .. } | Message::Stale { term } => *term,
+            Message::VoteRound(round) => round.term,
+            Message::Append { ballot, .. }
+            | Message::AppendReply { ballot, .. }
+            | Message::Commit { ballot, .. }
+            | Message::Heartbeat { ballot, .. }
+            | Message::TimeoutNow { ballot }
+            | Message::RoundReply { ballot, .. }
+            | Message::Pull { ballot, .. } => ballot.round,
+            Message::Conflict(conflict) => conflict.ballot.round,
+            Message::RoundConflict(conflict) => conflict.ballot.round,
+            Message::HeartbeatAck(ack) => ack.ballot.round,
+            Message::Round(round) => round.ballot.round,
+            Message::Priority { .. } | Message::Follow => 0,
         }
     }
 }

@@ -32,7 +32,7 @@ impl Ring {
         effects: &mut Effects,
     ) -> bool {
         let (ballot, me) = (view.ballot, self.me());
-        if !view.is_of(&self.common.members, self.takes_learners()) {
+        if !view.is_of(&self.common.members, self.takes_learners()) || !ballot.is_in_reach() {
             return false;
         }
         if ballot.replica == me {

@@ -208,3 +208,18 @@ fn a_record_is_a_decision_if_its_last_entry_is_decided() {
     assert_eq!([2, 3, 4].map(|decided| record(decided).is_decision()), [false, false, true]);
     assert_eq!(record(2).keep(), Keep::Slot(Slot(4)));
 }
+
+#[test]
+fn a_term_that_no_group_gets_to_is_refused() {
+    let is_read = |message: Message| {
+        let mut writer = Writer::new();
+        crate::Message::from(message).encode(&mut writer);
+        crate::Message::decode(&mut Reader::new(writer.finish().to_bytes())).is_ok()
+    };
+    for (term, reads) in [(Ballot::ROUND_MAX, true), (Ballot::ROUND_MAX + 1, false), (u64::MAX, false)] {
+        let ballot = Ballot { round: term, replica: ReplicaId(1) };
+        assert_eq!(is_read(Message::Stale { term }), reads);
+        assert_eq!(is_read(Message::Commit { ballot, through: Slot(1) }), reads);
+        assert_eq!(is_read(Message::VoteReply { term, rehearsal: false, granted: false }), reads);
+    }
+}
