@@ -59,15 +59,9 @@ pub struct RunArgs {
     /// The seeds to run, from A up to and without B; a single number is one seed.
     #[arg(long, value_name = "A..B", default_value = "0..2000")]
     pub seeds: Seeds,
-    /// Threads; a seed runs on one. By default one for each processor.
-    #[arg(long = "threads", alias = "jobs", value_name = "COUNT")]
-    pub jobs: Option<usize>,
-    /// Begin no new seed after this many seconds.
-    #[arg(long, value_name = "SECONDS")]
-    pub time_limit: Option<u64>,
-    /// Print every event, of one seed after another.
-    #[arg(long)]
-    pub trace: bool,
+    /// How they are run.
+    #[command(flatten)]
+    pub attack: AttackArgs,
     /// Write a message-sequence chart of the first seed that fails, or of the seed if only one is run: a page
     /// that needs no other file (FILE.html), or the bare picture (FILE.svg). It shows 400 events: the last before the
     /// violation, or those around the first dangerous situation in which leaders are involved, unless --html-from or
@@ -77,9 +71,6 @@ pub struct RunArgs {
     /// The part of the run or story that the chart shows.
     #[command(flatten)]
     pub window: WindowArgs,
-    /// Go on after the first failure, and count failures.
-    #[arg(long)]
-    pub keep_going: bool,
     /// Fail unless every dangerous situation that applies to the protocol was reached by 20 runs.
     #[arg(long)]
     pub require_coverage: bool,
@@ -236,9 +227,7 @@ impl Totals {
             failures: Vec::new(),
         }
     }
-}
 
-impl Totals {
     fn add(&mut self, seed: u64, outcome: &Outcome) {
         self.events += outcome.events;
         self.commands += outcome.commands as u64;
@@ -306,25 +295,36 @@ pub(crate) fn show_progress(runs: u64, failures: usize) {
     }
 }
 
-/// Seeds to run, and how.
-struct Attack<'a> {
-    seeds: &'a Seeds,
-    jobs: usize,
-    limit: Option<Duration>,
-    trace: bool,
-    keep_going: bool,
+/// How seeds are run, one after another.
+#[derive(Args, Clone, Debug)]
+pub struct AttackArgs {
+    /// Threads; a seed runs on one. By default one for each processor.
+    #[arg(long = "threads", alias = "jobs", value_name = "COUNT")]
+    pub jobs: Option<usize>,
+    /// Begin no new seed after this many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    pub time_limit: Option<u64>,
+    /// Print every event, of one seed after another.
+    #[arg(long)]
+    pub trace: bool,
+    /// Go on after the first failure, and count failures.
+    #[arg(long)]
+    pub keep_going: bool,
 }
 
-impl Attack<'_> {
-    /// Runs the plan of each seed, and adds up what comes of it. The first failures are told as `report` says.
+impl AttackArgs {
+    /// Runs the plan of each seed, adds up what comes of it, and prints that. The first failures are told as `report`
+    /// says.
     fn run(
         &self,
+        seeds: &Seeds,
         totals: Totals,
         plan: impl Fn(u64) -> Plan + Sync,
         report: impl Fn(&Failure) -> String + Sync,
     ) -> Totals {
+        let (begun, jobs) = (Instant::now(), jobs(self.jobs, self.trace));
         let totals = Mutex::new(totals);
-        on_threads(self.seeds, self.jobs, self.limit, |seed| {
+        on_threads(seeds, jobs, self.time_limit.map(Duration::from_secs), |seed| {
             let plan = plan(seed);
             let result = if self.trace { run::run_with_trace(&plan) } else { run::run(&plan) };
             let mut totals = totals.lock().expect("no thread panics while it adds");
@@ -342,7 +342,9 @@ impl Attack<'_> {
             show_progress(totals.runs, totals.failures.len());
             held || self.keep_going
         });
-        totals.into_inner().expect("no thread panicked while it added")
+        let totals = totals.into_inner().expect("no thread panicked while it added");
+        print!("{}", summary(&totals, begun.elapsed(), jobs));
+        totals
     }
 }
 
@@ -355,40 +357,21 @@ pub struct MergedArgs {
     /// The seeds to run, from A up to and without B; a single number is one seed.
     #[arg(long, value_name = "A..B", default_value = "0..500")]
     pub seeds: Seeds,
-    /// Threads; a seed runs on one. By default one for each processor.
-    #[arg(long = "threads", alias = "jobs", value_name = "COUNT")]
-    pub jobs: Option<usize>,
-    /// Begin no new seed after this many seconds.
-    #[arg(long, value_name = "SECONDS")]
-    pub time_limit: Option<u64>,
-    /// Print every event, of one seed after another.
-    #[arg(long)]
-    pub trace: bool,
-    /// Go on after the first failure, and count failures.
-    #[arg(long)]
-    pub keep_going: bool,
+    /// How they are run.
+    #[command(flatten)]
+    pub attack: AttackArgs,
 }
 
 /// Runs seeds of merged groups and reports. The exit code is 1 if an invariant was violated.
 #[must_use]
 pub fn run_merged(args: &MergedArgs) -> ExitCode {
-    let begun = Instant::now();
-    let attack = Attack {
-        seeds: &args.seeds,
-        jobs: jobs(args.jobs, args.trace),
-        limit: args.time_limit.map(Duration::from_secs),
-        trace: args.trace,
-        keep_going: args.keep_going,
-    };
-    let totals = attack.run(Totals::new(None, true), Plan::draw_merging, ToString::to_string);
-    print!("{}", summary(&totals, begun.elapsed(), attack.jobs));
-    totals.code()
+    let totals = Totals::new(None, true);
+    args.attack.run(&args.seeds, totals, Plan::draw_merging, ToString::to_string).code()
 }
 
 /// Runs the seeds and reports. The exit code is 1 if an invariant was violated.
 #[must_use]
 pub fn run(args: &RunArgs) -> ExitCode {
-    let begun = Instant::now();
     let accepted = args.protocol.elections();
     if let Some(election) = args.election.filter(|election| !accepted.contains(election)) {
         let accepted: Vec<String> = accepted.iter().map(ToString::to_string).collect();
@@ -405,17 +388,9 @@ pub fn run(args: &RunArgs) -> ExitCode {
         eprintln!("{}", unwritable(path, &error));
         return ExitCode::from(2);
     }
-    let attack = Attack {
-        seeds: &args.seeds,
-        jobs: jobs(args.jobs, args.trace),
-        limit: args.time_limit.map(Duration::from_secs),
-        trace: args.trace,
-        keep_going: args.keep_going,
-    };
     let totals = Totals::new(Some(args.protocol), args.groups.merged);
     let report = |failure: &Failure| failure.report(args.protocol, args.election);
-    let totals = attack.run(totals, |seed| plan(args, seed), report);
-    print!("{}", summary(&totals, begun.elapsed(), attack.jobs));
+    let totals = args.attack.run(&args.seeds, totals, |seed| plan(args, seed), report);
     if let Some(path) = &args.html {
         let failed = totals.failures.iter().map(|failure| failure.seed).min();
         if let Err(error) = chart_one(args, failed, path) {

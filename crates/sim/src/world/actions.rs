@@ -80,10 +80,10 @@ impl World {
             if ends_at == Some(at) && !self.may_crash(of) {
                 ends_at = None;
             }
-            // What is executed is only taken once all else was done, so never.
-            let is_done = ends_at.is_none_or(|end| at < end);
-            if is_done || matches!(effect, Effect::Execute { .. } | Effect::Read(..)) {
+            if ends_at.is_none_or(|end| at < end) {
                 self.effect(of, group, effect)?;
+            } else {
+                self.is_never_done(of, effect);
             }
         }
         if ends_at.is_some() {

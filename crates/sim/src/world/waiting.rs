@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use synod_host::{Input, ReadAt};
+use synod_host::{Effect, Input, ReadAt};
 use synod_replica::{ChangeRequest, Event, Outcome, ReadId, RequestError, SessionCommand};
 use synod_wire::{CommandKind, GroupId};
 
@@ -131,21 +131,41 @@ impl World {
             let awaited = turns.into_iter().flat_map(BTreeMap::into_values);
             waiters.extend(awaited.flat_map(|awaited| awaited.waiters).map(|(_, waiter)| waiter));
         }
-        for waiter in waiters {
-            match waiter {
-                #[cfg(feature = "kv")]
-                Waiter::Client(ask) => self.respond(&ask, Response::Broken),
-                Waiter::Guest(client) => self.guest_hangs_up(client),
-                Waiter::OfGuest => self.guest_looks_no_more(of),
-                Waiter::Operator(group, request) => self.operator.hangs_up(group, request),
+        waiters.into_iter().for_each(|waiter| self.loses(of, waiter));
+        questions.into_iter().for_each(|question| self.loses_question(question));
+    }
+
+    /// A replica died before it came to do this: only those who wait for it notice.
+    pub(super) fn is_never_done(&mut self, of: usize, effect: Effect<Waiter, Question>) {
+        match effect {
+            Effect::Execute { clients, .. } => {
+                clients.into_iter().for_each(|(_, waiter)| self.loses(of, waiter));
             }
+            Effect::CommandFailed(waiter, _) => self.loses(of, waiter),
+            Effect::Read(_, questions) | Effect::ReadFailed(questions, _) => {
+                questions.into_iter().for_each(|question| self.loses_question(question));
+            }
+            Effect::Action(_) => {}
         }
-        for question in questions {
-            match question {
-                #[cfg(feature = "kv")]
-                Question::Client(ask) => self.respond(&ask, Response::Broken),
-                Question::Guest(client) => self.guest_hangs_up(client),
-            }
+    }
+
+    /// Who waits for a command loses the connection.
+    fn loses(&mut self, of: usize, waiter: Waiter) {
+        match waiter {
+            #[cfg(feature = "kv")]
+            Waiter::Client(ask) => self.respond(&ask, Response::Broken),
+            Waiter::Guest(client) => self.guest_hangs_up(client),
+            Waiter::OfGuest => self.guest_looks_no_more(of),
+            Waiter::Operator(group, request) => self.operator.hangs_up(group, request),
+        }
+    }
+
+    /// Who waits for an answer loses the connection.
+    fn loses_question(&mut self, question: Question) {
+        match question {
+            #[cfg(feature = "kv")]
+            Question::Client(ask) => self.respond(&ask, Response::Broken),
+            Question::Guest(client) => self.guest_hangs_up(client),
         }
     }
 }
