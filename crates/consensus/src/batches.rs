@@ -69,6 +69,20 @@ pub(crate) fn check_run(first: Slot, batches: &[Batch]) -> Result<(), DecodeErro
     Ok(())
 }
 
+/// There is no slot 0, and the slot after one that is named can be named as well.
+pub(crate) fn is_slot(slot: Slot) -> Result<(), DecodeError> {
+    if slot > Slot::ZERO { is_prefix(slot) } else { Err(DecodeError::Undefined { field: "slot", value: 0 }) }
+}
+
+/// The end of a prefix, which may be empty.
+pub(crate) fn is_prefix(through: Slot) -> Result<(), DecodeError> {
+    if through < Slot(u64::MAX) {
+        Ok(())
+    } else {
+        Err(DecodeError::Undefined { field: "slot", value: through.0 })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

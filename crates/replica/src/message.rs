@@ -335,7 +335,7 @@ impl PeerMessage {
                 let epoch = Epoch(reader.u64("epoch")?);
                 let kept = reader.slot("kept")?;
                 let decided = reader.slot("decided")?;
-                let ballot = reader.ballot("ballot")?;
+                let ballot = reader.ballot_in_reach("ballot")?;
                 // Ids begin with 1.
                 let leader = Some(reader.replica("leader")?).filter(|leader| leader.0 != 0);
                 let sought = reader.bool("sought")?;

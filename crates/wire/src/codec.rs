@@ -284,12 +284,7 @@ impl Reader {
 
     /// The same in a message of a peer: of a round that a group can reach ([`Ballot::is_in_reach`]).
     pub fn ballot_in_reach(&mut self, field: &'static str) -> Result<Ballot, DecodeError> {
-        let ballot = self.ballot(field)?;
-        if ballot.is_in_reach() {
-            Ok(ballot)
-        } else {
-            Err(DecodeError::Undefined { field, value: ballot.round })
-        }
+        self.ballot(field)?.reachable(field)
     }
 
     /// The ballots of a decided slot.

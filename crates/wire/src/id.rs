@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::DecodeError;
+
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident, $display:literal) => {
         $(#[$doc])*
@@ -115,6 +117,14 @@ impl Ballot {
     #[must_use]
     pub fn is_in_reach(self) -> bool {
         self.round <= Ballot::ROUND_MAX
+    }
+
+    /// The ballot, if a group can get to it.
+    ///
+    /// # Errors
+    /// It cannot; `field` names what holds it.
+    pub fn reachable(self, field: &'static str) -> Result<Ballot, DecodeError> {
+        if self.is_in_reach() { Ok(self) } else { Err(DecodeError::Undefined { field, value: self.round }) }
     }
 }
 

@@ -120,11 +120,7 @@ impl Message {
                 return Ok(());
             }
         };
-        if named.is_in_reach() {
-            Ok(())
-        } else {
-            Err(DecodeError::Undefined { field: "ballot", value: named.round })
-        }
+        named.reachable("ballot").map(drop)
     }
 }
 

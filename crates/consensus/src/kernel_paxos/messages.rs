@@ -16,6 +16,7 @@ use synod_wire::{Ballot, Batch, DecodeError, Keep, Slot};
 use crate::{
     Claim, Fact, PromisePage, Recollection,
     acceptor::AcceptedValue,
+    batches::{is_prefix, is_slot},
     codec::{fields, records},
     describe::{accepted as accepted_text, amnesia as lost_text},
 };
@@ -324,20 +325,6 @@ fn is_ballot(ballot: Ballot) -> Result<(), DecodeError> {
         Ok(())
     } else {
         Err(DecodeError::Undefined { field: "ballot", value: ballot.round })
-    }
-}
-
-/// There is no slot 0, and the slot after one that is named can be named as well.
-fn is_slot(slot: Slot) -> Result<(), DecodeError> {
-    if slot > Slot::ZERO { is_prefix(slot) } else { Err(DecodeError::Undefined { field: "slot", value: 0 }) }
-}
-
-/// The end of a prefix, which may be empty.
-fn is_prefix(through: Slot) -> Result<(), DecodeError> {
-    if through < Slot(u64::MAX) {
-        Ok(())
-    } else {
-        Err(DecodeError::Undefined { field: "slot", value: through.0 })
     }
 }
 

@@ -48,7 +48,7 @@ impl Voter {
 
     /// Ballots that a peer names are in reach, and so are those in which a replica stands.
     fn number(&self, ballot: Ballot) -> u64 {
-        debug_assert!(ballot.is_in_reach());
+        assert!(ballot.is_in_reach(), "{ballot} has no number");
         let place = self.members.binary_search(&ballot.replica).map_or(0, |place| place as u64 + 1);
         ballot.round << OWNER_BITS | place
     }

@@ -342,10 +342,7 @@ pub(super) fn check_slots(prev: Slot, entries: &[Entry]) -> Result<(), DecodeErr
 
 impl Message {
     fn is_sound(&self) -> Result<(), DecodeError> {
-        let round = self.term();
-        if !(Ballot { round, ..Ballot::ZERO }).is_in_reach() {
-            return Err(DecodeError::Undefined { field: "term", value: round });
-        }
+        Ballot { round: self.term(), ..Ballot::ZERO }.reachable("term")?;
         match self {
             Message::Append { prev, entries, .. } => check_slots(*prev, entries),
             Message::Round(round) => round.has_slots(),

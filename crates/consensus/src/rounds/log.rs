@@ -83,6 +83,8 @@ pub struct RoundsLog {
     route: Route,
     /// What was sent in this round, for a session that begins; and the own letter, which counts once it is durable.
     said: Vec<(ReplicaId, Message)>,
+    /// The record on which that rests.
+    said_after: Lsn,
     own: Option<(Message, Lsn)>,
     durable: Lsn,
     /// The coordinator's vote of this phase.
@@ -128,6 +130,7 @@ impl RoundsLog {
             there: ReplicaSet::default(),
             route: Route::Nowhere,
             said: Vec::new(),
+            said_after: Lsn::ZERO,
             own: None,
             durable: effects.last_lsn(),
             vote: None,
@@ -229,6 +232,7 @@ impl RoundsLog {
         let is_for = |id| is_for_all || self.rules.is_addressed(id, self.coordinator);
         let said = |&id| (id, if is_for(id) { letter.clone() } else { here.clone() });
         self.said = self.members().ids().iter().map(said).collect();
+        self.said_after = after;
         let me = self.me();
         for (to, message) in self.said.iter().filter(|(to, _)| *to != me) {
             effects.send(*to, message.clone(), after);
@@ -395,7 +399,7 @@ impl RoundsLog {
             if !self.is_mute() {
                 effects.send(peer, self.ask(0), Lsn::ZERO);
             }
-            let after = self.accepted.map_or(Lsn::ZERO, |(.., lsn)| lsn).max(self.slots.promised().1);
+            let after = self.said_after;
             let again = self.said.iter().filter(|(to, _)| *to == peer && !self.rests);
             again.for_each(|(to, message)| effects.send(*to, message.clone(), after));
         } else {
@@ -599,10 +603,12 @@ impl RoundsLog {
         };
         let is_held = |offer: &Batch| adopted.values().any(|(_, batch)| batch == offer);
         let mut offers = in_turns(waiting).into_iter().filter(|offer| !is_held(offer));
-        let window = Slot(floor.0 + self.window());
+        let window = Slot(floor.0.saturating_add(self.window()));
         let last = adopted.keys().next_back().copied().unwrap_or(floor);
         let mut batches = Vec::new();
-        for slot in (floor.0 + 1..).map(Slot).take_while(is_known) {
+        // Nobody accepts slots that are further ahead, whatever an estimate names.
+        let most = floor.0.saturating_add(self.slots.options().accept_ahead_max());
+        for slot in (floor.0 + 1..=most).map(Slot).take_while(is_known) {
             let batch = match adopted.get(&slot) {
                 Some((_, batch)) => Some(batch.clone()),
                 None if slot <= last => Some(offers.next().unwrap_or_else(Batch::noop)),

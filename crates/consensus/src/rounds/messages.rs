@@ -15,7 +15,7 @@ use super::Round;
 use crate::{
     Claim, Letter,
     acceptor::AcceptedValue,
-    batches::{Batches, check_run, last_of},
+    batches::{Batches, check_run, is_prefix, last_of},
     describe::{accepted as accepted_text, joined, more, run},
 };
 
@@ -127,8 +127,8 @@ crate::messages! {
 
 /// The longest phase has this many rounds.
 const PLACES_MAX: u8 = 4;
-/// The last phase whose rounds can be counted.
-const PHASE_MAX: u64 = 1 << 60;
+/// The last phase: each is the round of a ballot.
+const PHASE_MAX: u64 = Ballot::ROUND_MAX;
 
 impl Message {
     /// The phase and the place in it, from 1, if it is a letter.
@@ -202,6 +202,7 @@ impl Message {
                 return Err(DecodeError::Undefined { field: "place", value: place.into() });
             }
         }
+        is_prefix(self.decided())?;
         match self {
             Message::Vote { first, batches, .. } => check_run(*first, batches),
             Message::Acknowledgement { first, last, .. } if first > last => {

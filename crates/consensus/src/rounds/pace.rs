@@ -56,7 +56,9 @@ impl Pace {
     /// A letter of a phase tells the delay that its sender allows for in it. That of a later phase replaces the own
     /// one.
     pub(super) fn hear(&mut self, phase: u64, micros: u32) {
-        let micros = micros.max(1);
+        // Settings of members differ, but not without bound: one letter neither stops the group nor makes it race.
+        let least_micros = (self.least_micros / FACTOR_MAX).max(1);
+        let micros = micros.clamp(least_micros, self.most_micros.saturating_mul(FACTOR_MAX));
         if phase > self.phase {
             (self.phase, self.micros) = (phase, micros);
         } else if phase == self.phase {
