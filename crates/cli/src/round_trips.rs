@@ -1,9 +1,11 @@
 //! The matrix of round trips in `synod status`: how long each replica waits for each other, within which time it has
-//! exchanged messages with a majority, and what it would gain if another led.
+//! exchanged messages with a majority, and what each write would gain if it led.
 
 use std::collections::BTreeMap;
 
 use synod_client::native::StatusResponse;
+use synod_consensus::{VoterSets, election::latency::majority_time};
+use synod_wire::ReplicaId;
 
 use crate::{
     output,
@@ -47,11 +49,12 @@ impl<'a> RoundTrips<'a> {
     pub fn majority_time(&self, replica: u64) -> Option<u64> {
         self.voters.contains_key(&replica).then_some(())?;
         let row = self.rows.get(&replica)?;
-        let mut times: Vec<u64> =
-            row.iter().filter(|(to, _)| self.voters.contains_key(to)).map(|(_, &time)| time).collect();
-        times.push(0);
-        times.sort_unstable();
-        times.get(self.voters.len() / 2).copied()
+        let voters = VoterSets::simple(self.voters.keys().copied().map(ReplicaId).collect());
+        let time = |to: ReplicaId| match to.0 {
+            own if own == replica => 0,
+            other => row.get(&other).copied().unwrap_or(u64::MAX),
+        };
+        Some(majority_time(&voters, time)).filter(|nanos| *nanos < u64::MAX)
     }
 
     /// Nanoseconds that each write would wait less if this voter led, or more if that is negative.

@@ -7,13 +7,8 @@ use fastrand::Rng;
 use synod_consensus::Bug;
 
 use crate::{
-    check::Violation,
-    network::Wire,
-    odds::Odds,
-    plan::Plan,
-    scenario::{Cast, calm_plan},
-    trace::Trace,
-    world::World,
+    check::Violation, network::Wire, odds::Odds, outage::unhurried_plan, plan::Plan, scenario::Cast,
+    trace::Trace, world::World,
 };
 
 /// The leaders of one seed.
@@ -49,9 +44,9 @@ const TOLERANCES_MS: [u64; 3] = [1, 2, 5];
 const DELAY_MAX_MS: u64 = 120;
 
 /// A group of three to seven. Datagrams are lost, and sessions of streams end.
-fn plan(cast: Cast, rng: &mut Rng) -> Plan {
+fn plan(cast: Cast, seed: u64, rng: &mut Rng) -> Plan {
     let replicas = [3, 5, 5, 7][rng.usize(0..4)];
-    let mut plan = calm_plan(replicas, cast);
+    let mut plan = unhurried_plan(replicas, cast, seed);
     let timeout = plan.settings.consensus.election_timeout;
     let tolerance = Duration::from_millis(TOLERANCES_MS[rng.usize(0..TOLERANCES_MS.len())]);
     plan.settings.consensus.latency.tolerance = tolerance;
@@ -59,12 +54,6 @@ fn plan(cast: Cast, rng: &mut Rng) -> Plan {
     plan.network.loss = Odds::percent(rng.u32(1..=5));
     plan.network.reset = Odds::per_million(1000);
     (plan.network.delay_min, plan.network.delay_max) = (timeout / 2000, timeout / 2000 + tolerance * 2);
-    plan.network.keep_max = 1000;
-    plan.disk.sync = (timeout / 1000, timeout / 200);
-    plan.clock_drift_ppm = 10_000;
-    plan.timer_late = timeout / 500;
-    plan.settings.clock_interval = timeout / 10;
-    plan.changes.spares = 0;
     plan
 }
 
@@ -80,8 +69,7 @@ fn lengths(replicas: usize, rng: &mut Rng) -> Lengths {
 /// An invariant is violated: in the end the leader is far, or leadership moves without end.
 pub fn play(cast: Cast, seed: u64, planted: Option<Bug>) -> Result<Chosen, Violation> {
     let mut rng = Rng::with_seed(seed);
-    let mut plan = plan(cast, &mut rng);
-    plan.seed = seed;
+    let mut plan = plan(cast, seed, &mut rng);
     plan.settings.consensus.planted = planted;
     // Before the faults end, delays need not be those that links have afterwards.
     let [early, late] = [(); 2].map(|()| lengths(plan.replicas, &mut rng));

@@ -23,7 +23,7 @@ use crate::{
     plan::{Family, Plan},
     run::{self, Failure, Groups},
     scenario,
-    situations::{MARK, MergeCounts, MergeSituation, Situation, Table},
+    situations::{MARK, MergeCounts, Situation, Table},
     world::{Coverage, Outcome},
 };
 
@@ -71,7 +71,7 @@ pub struct RunArgs {
     /// The part of the run or story that the chart shows.
     #[command(flatten)]
     pub window: WindowArgs,
-    /// Fail unless every dangerous situation that applies to the protocol was reached by 20 runs.
+    /// Fail unless every dangerous situation that applies to the protocol, and to a merge, was reached by 20 runs.
     #[arg(long)]
     pub require_coverage: bool,
 }
@@ -244,10 +244,7 @@ impl Totals {
     /// How many situations too few runs reached.
     fn uncovered(&self) -> usize {
         let of_protocol = self.situations.as_ref().map_or(0, |table| table.uncovered().count());
-        let of_merge = |counts: &MergeCounts| {
-            MergeSituation::ALL.iter().filter(|(situation, _)| counts.of(*situation) < MARK).count()
-        };
-        of_protocol + self.merges.as_ref().map_or(0, of_merge)
+        of_protocol + self.merges.as_ref().map_or(0, |counts| counts.uncovered().count())
     }
 
     fn code(&self) -> ExitCode {

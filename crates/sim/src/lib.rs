@@ -24,8 +24,8 @@
 //!
 //! Both are on by default. Without them a state machine of your own runs alone ([`run_guest`]).
 //!
-//! - `kv`: the store, the clients that use and watch it, and what is made for it: scripts, exploration and
-//!   outages.
+//! - `kv`: the store, the clients that use and watch it, and what is made for it: scripts, exploration,
+//!   outages and choices.
 //! - `cli`: `synod sim`, which needs `kv`.
 //!
 //! # Equal seeds, equal runs
@@ -74,7 +74,6 @@ mod replay;
 mod run;
 #[cfg(feature = "kv")]
 pub mod scenario;
-mod sealed;
 pub mod situations;
 mod trace;
 mod watches;

@@ -298,9 +298,9 @@ fn rows_of_cuts() -> Vec<Row> {
     ]
 }
 
-/// A group without other faults, with small delays that a seed draws.
-fn plan(cast: Cast, seed: u64) -> Plan {
-    let mut plan = calm_plan(OUTAGE_REPLICAS, cast);
+/// A group whose messages, disks and clocks take some time, drawn by a seed, and in which nothing goes wrong.
+pub(crate) fn unhurried_plan(replicas: usize, cast: Cast, seed: u64) -> Plan {
+    let mut plan = calm_plan(replicas, cast);
     let timeout = plan.settings.consensus.election_timeout;
     plan.seed = seed;
     plan.network.wire = Wire::Stream;
@@ -310,8 +310,15 @@ fn plan(cast: Cast, seed: u64) -> Plan {
     plan.clock_drift_ppm = 10_000;
     plan.timer_late = timeout / 500;
     plan.settings.clock_interval = timeout / 10;
-    plan.faults.lasts = (timeout, timeout);
     plan.changes.spares = 0;
+    plan
+}
+
+/// A group without other faults.
+fn plan(cast: Cast, seed: u64) -> Plan {
+    let mut plan = unhurried_plan(OUTAGE_REPLICAS, cast, seed);
+    let timeout = plan.settings.consensus.election_timeout;
+    plan.faults.lasts = (timeout, timeout);
     plan
 }
 

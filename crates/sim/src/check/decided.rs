@@ -23,7 +23,7 @@ pub struct DecidedLog {
     /// The payloads that clients have submitted.
     submitted: HashSet<Bytes>,
     changes_wrongly: Option<Bug>,
-    /// Whether the group is merged with others, for which it skips.
+    /// Whether the group is merged with others. Only such a group orders skips.
     is_merged: bool,
 }
 

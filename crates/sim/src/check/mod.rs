@@ -46,7 +46,7 @@ pub(crate) use lives::{Held, Surroundings, Watch};
 pub(crate) use memory::Memory;
 #[cfg(feature = "kv")]
 pub(crate) use model::Model;
-pub(crate) use order::{Order, Reached};
+pub(crate) use order::{Followed, Order};
 pub(crate) use records::{is_learned, slots, values};
 pub(crate) use reference::{Reference, point_of};
 pub(crate) use terms::Terms;

@@ -15,6 +15,8 @@ use crate::per_group::PerGroup;
 pub(crate) struct Order {
     take: u64,
     logs: PerGroup<Log>,
+    /// How far the order is in each group.
+    reached: BTreeMap<GroupId, Followed>,
 }
 
 /// What one group decided.
@@ -23,15 +25,13 @@ struct Log {
     batches: Vec<Batch>,
     /// The place of the group before the first slot, and after each.
     places: Vec<Place>,
-    /// The slots with something to execute that are not in the order yet are those from this one on.
-    next: usize,
     /// Slots through this one are in the order, or have nothing to execute.
     through: u64,
 }
 
 /// How far a subscriber is in a group.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reached {
+pub(crate) struct Followed {
     /// Everything through this slot was given to it, or is not to be.
     slot: usize,
     /// Only batches at these positions are.
@@ -39,10 +39,10 @@ pub(crate) struct Reached {
     until: u64,
 }
 
-impl Reached {
-    pub(crate) fn of(point: Point) -> Reached {
+impl Followed {
+    pub(crate) fn of(point: Point) -> Followed {
         let slot = usize::try_from(point.slot.0).expect("a short log");
-        Reached { slot, from: point.from, until: point.until.unwrap_or(u64::MAX) }
+        Followed { slot, from: point.from, until: point.until.unwrap_or(u64::MAX) }
     }
 
     /// The group leaves where this point says.
@@ -73,8 +73,13 @@ pub(crate) fn place_after(before: Place, batch: &Batch) -> Place {
 impl Order {
     /// The order of this many groups that have decided nothing.
     pub(crate) fn new(groups: usize, take: Take) -> Order {
-        let log = |_| Log { batches: Vec::new(), places: vec![Place::default()], next: 0, through: 0 };
-        Order { take: take.get().into(), logs: (0..groups).map(log).collect() }
+        let log = |_| Log { batches: Vec::new(), places: vec![Place::default()], through: 0 };
+        let whole = |at| (GroupId(at), Followed { slot: 0, from: 0, until: u64::MAX });
+        Order {
+            take: take.get().into(),
+            logs: (0..groups).map(log).collect(),
+            reached: (0..groups as u16).map(whole).collect(),
+        }
     }
 
     /// A slot of the first group stands for a backup, and has the first place in the order. It is executed.
@@ -82,8 +87,8 @@ impl Order {
         let mut loading = BatchBuilder::new();
         loading.push(SessionId(1), 1, 1, b"");
         self.decided(GroupId::FIRST, &loading.finish());
-        let log = &mut self.logs[GroupId::FIRST];
-        (log.next, log.through) = (1, 1);
+        self.logs[GroupId::FIRST].through = 1;
+        self.reached.entry(GroupId::FIRST).and_modify(|reached| reached.slot = 1);
     }
 
     /// A group has decided its next batch.
@@ -112,35 +117,19 @@ impl Order {
     /// The next batch of the order, if no later decision can come before it: the slot of a group, after those of the
     /// same group that have nothing to execute.
     pub(crate) fn pop(&mut self) -> Option<(GroupId, RangeInclusive<u64>)> {
-        let mut least: Option<((u64, GroupId, u64), GroupId)> = None;
-        for (at, log) in self.logs.all_mut().enumerate() {
-            while log.next < log.batches.len()
-                && log.places[log.next].batches == log.places[log.next + 1].batches
-            {
-                log.next += 1;
-            }
-            let group = GroupId(at as u16);
-            // The position of the next batch with something to execute, or of the next one to be decided.
-            let position = log.places[log.next].position;
-            let key = (position / self.take, group, position);
-            if least.is_none_or(|(least, ..)| key < least) {
-                least = Some((key, group));
-            }
-        }
-        let (_, group) = least?;
+        let mut reached = std::mem::take(&mut self.reached);
+        let next = self.next_of(&mut reached);
+        self.reached = reached;
+        let (group, slot) = next?;
         let log = &mut self.logs[group];
-        if log.next == log.batches.len() {
-            return None;
-        }
-        log.next += 1;
         let first = log.through + 1;
-        log.through = log.next as u64;
-        Some((group, first..=log.through))
+        log.through = slot.0;
+        Some((group, first..=slot.0))
     }
 
     /// The next batch for a subscriber of these groups that is so far: the one with the least key, unless a group can
     /// still decide a lesser one. It counts as given.
-    pub(crate) fn next_of(&self, groups: &mut BTreeMap<GroupId, Reached>) -> Option<(GroupId, Slot)> {
+    pub(crate) fn next_of(&self, groups: &mut BTreeMap<GroupId, Followed>) -> Option<(GroupId, Slot)> {
         let mut least: Option<((u64, GroupId, u64), GroupId)> = None;
         for (&group, reached) in groups.iter_mut() {
             let log = &self.logs[group];

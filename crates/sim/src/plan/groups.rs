@@ -8,8 +8,10 @@ use synod_replica::{Skips, Take};
 use synod_wire::GroupId;
 
 #[cfg(feature = "kv")]
-use super::{ChangePlan, ClientPlan, DiskPlan, FaultPlan, MS, NetworkPlan, Odds, Settings, US, Wire};
-use super::{Durability, Plan, WatchPlan, pick};
+use super::{ChangePlan, MS, US, Wire};
+use super::{Plan, WatchPlan, pick};
+#[cfg(feature = "kv")]
+use crate::scenario::{CASTS, calm_plan};
 
 /// How groups are merged into one order.
 #[derive(Clone, Debug)]
@@ -103,50 +105,16 @@ impl Plan {
     #[cfg(feature = "kv")]
     #[must_use]
     pub fn with_an_idle_group(skips: Skips) -> Plan {
-        let drawn = Plan::draw(0, ProtocolKind::MultiPaxos);
-        let mut settings = Settings::default();
-        settings.consensus.election_timeout = 4_000 * MS;
-        settings.clock_interval = Duration::from_secs(3_600);
-        let network = NetworkPlan {
-            wire: Wire::Stream,
-            delay_min: 100 * US,
-            delay_max: 200 * US,
-            slow: Odds::NEVER,
-            reset: Odds::NEVER,
-            damage: Odds::NEVER,
-            ..drawn.network
-        };
-        let disk = DiskPlan { sync: (200 * US, 300 * US), snapshot_fails: Odds::NEVER, ..drawn.disk };
-        let clients = ClientPlan {
-            direct: 60,
-            sessions: 0,
-            think: (Duration::ZERO, 600 * MS),
-            timeout: Duration::from_secs(60),
-            operations: usize::MAX,
-            leases: 0,
-            cancels: Odds::NEVER,
-            ..drawn.clients
-        };
-        let plan = Plan {
-            replicas: 3,
-            settings,
-            own: Vec::new(),
-            // Each group has a leader of its own.
-            priorities: vec![1, 0, 0],
-            durability: Durability::Sync,
-            network,
-            disk,
-            timer_late: Duration::ZERO,
-            execute: (Duration::ZERO, 20 * US),
-            burst: Duration::ZERO,
-            faults: FaultPlan { any_step: Odds::NEVER, ..drawn.faults },
-            changes: ChangePlan::NONE,
-            begins_with_backup: false,
-            births_later: false,
-            clients,
-            watches: WatchPlan::NONE,
-            ..drawn
-        };
+        let mut plan = calm_plan(3, CASTS[0]);
+        plan.settings.consensus.election_timeout = 4_000 * MS;
+        // Each group has a leader of its own.
+        plan.priorities = vec![1, 0, 0];
+        plan.network.wire = Wire::Stream;
+        (plan.network.delay_min, plan.network.delay_max) = (100 * US, 200 * US);
+        (plan.disk.sync, plan.execute) = ((200 * US, 300 * US), (Duration::ZERO, 20 * US));
+        plan.changes = ChangePlan::NONE;
+        (plan.clients.direct, plan.clients.operations) = (60, usize::MAX);
+        (plan.clients.think, plan.clients.timeout) = ((Duration::ZERO, 600 * MS), Duration::from_secs(60));
         let mut plan = plan.merging(2);
         if let Some(merging) = &mut plan.merging {
             (merging.skips, merging.take, merging.busy) = (skips, Take::MIN, vec![GroupId::FIRST]);

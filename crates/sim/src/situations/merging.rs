@@ -2,22 +2,11 @@
 
 use std::fmt;
 
-macro_rules! situations {
-    ($($(#[$doc:meta])* $name:ident = $text:literal;)+) => {
-        /// A situation of merged groups.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum MergeSituation {
-            $($(#[$doc])* $name,)+
-        }
-
-        impl MergeSituation {
-            /// All of them, with their names.
-            pub const ALL: &'static [(MergeSituation, &'static str)] = &[$((MergeSituation::$name, $text),)+];
-        }
-    };
-}
+use super::MARK;
 
 situations! {
+    /// A situation of merged groups.
+    MergeSituation;
     /// Batches waited for a group in which nobody led.
     LeaderlessGroup = "the merge waits for a group without a leader";
     /// A skip was decided that moved nothing, since its group was there already.
@@ -100,13 +89,22 @@ impl Default for MergeCounts {
 
 impl MergeCounts {
     pub(crate) fn see(&mut self, situation: MergeSituation) {
-        self.0[situation as usize] += 1;
+        self.mark(situation, true);
+    }
+
+    pub(crate) fn mark(&mut self, situation: MergeSituation, holds: bool) {
+        self.0[situation as usize] += u64::from(holds);
     }
 
     /// How often it occurred.
     #[must_use]
     pub fn of(&self, situation: MergeSituation) -> u64 {
         self.0[situation as usize]
+    }
+
+    /// The rows that too few runs reached.
+    pub fn uncovered(&self) -> impl Iterator<Item = MergeSituation> {
+        MergeSituation::ALL.iter().copied().filter(|row| self.of(*row) < MARK)
     }
 
     /// Records the situations of a run, each once.
@@ -118,8 +116,9 @@ impl MergeCounts {
 impl fmt::Display for MergeCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:>8}  situation of merged groups", "runs")?;
-        for &(situation, name) in MergeSituation::ALL {
-            writeln!(f, "{:>8}  {name}", self.of(situation))?;
+        for &situation in MergeSituation::ALL {
+            let mark = if self.of(situation) < MARK { "  NOT COVERED" } else { "" };
+            writeln!(f, "{:>8}  {}{mark}", self.of(situation), situation.name())?;
         }
         Ok(())
     }

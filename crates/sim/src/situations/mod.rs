@@ -23,8 +23,31 @@
 //! | `table.rs` | the rows of many runs, for people |
 //!
 //! Situations are recognised from outside, by effects, messages and what a replica shows of itself, as far as
-//! that is possible. So a protocol that is added has them too. Each has a story, a script that reaches it
-//! with its last command and not before: `scenarios/situations/FILE-NAME.txt` (`stories.rs` plays them).
+//! that is possible. So a protocol that is added has them too. Each but those of merged groups, which no
+//! script has, has a story, a script that reaches it with its last command and not before:
+//! `scenarios/situations/FILE-NAME.txt` (`stories.rs` plays them).
+
+/// An enumeration of situations, each with a name.
+macro_rules! situations {
+    ($(#[$of:meta])* $type:ident; $($(#[$doc:meta])* $name:ident = $text:literal;)+) => {
+        $(#[$of])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $type {
+            $($(#[$doc])* $name,)+
+        }
+
+        impl $type {
+            /// All of them.
+            pub const ALL: &'static [$type] = &[$($type::$name,)+];
+
+            /// Its name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $($type::$name => $text,)+ }
+            }
+        }
+    };
+}
 
 mod backups;
 mod batches;
@@ -58,28 +81,9 @@ pub use table::Table;
 /// A row with fewer runs is not covered.
 pub const MARK: u64 = 20;
 
-macro_rules! situations {
-    ($($(#[$doc:meta])* $name:ident = $text:literal;)+) => {
-        /// A situation from which protocols are known to go wrong.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Situation {
-            $($(#[$doc])* $name,)+
-        }
-
-        impl Situation {
-            /// All of them.
-            pub const ALL: &'static [Situation] = &[$(Situation::$name,)+];
-
-            /// Its name.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self { $(Situation::$name => $text,)+ }
-            }
-        }
-    };
-}
-
 situations! {
+    /// A situation from which protocols are known to go wrong.
+    Situation;
     /// A replica reaches two others in both directions that do not reach each other without it.
     Bridge = "a partial cut with a bridge";
     /// That replica is a learner.

@@ -12,6 +12,7 @@ use super::{
     lives::restore,
     machine::{Draft, Executing, Task},
     replaced,
+    sealed::sealed,
     waiting::Waiter,
 };
 use crate::{
@@ -19,7 +20,6 @@ use crate::{
     check::{Checked, Invariant, demand},
     clock::Moment,
     network::between,
-    sealed::sealed,
 };
 
 /// Tasks that the executor does in one go.

@@ -8,15 +8,13 @@
 use std::{sync::Arc, time::Duration};
 
 use fastrand::Rng;
-use synod_replica::{
-    Change, ChangeRequest, Choice, Event, Goal, Group, MemberSet, Membership, Others, Standing,
-};
+use synod_replica::{Change, ChangeRequest, Event, Goal, Group, MemberSet, Membership, Others, Standing};
 use synod_wire::{GroupId, ReplicaId, Slot};
 
 use super::{
     FIRST, Happening, World,
     checks::GroupChecks,
-    operator::{draw_limits, info},
+    operator::{draw_limits, draw_voters, info},
     possible::{changed, promotion},
 };
 use crate::{
@@ -173,13 +171,10 @@ impl World {
         let Membership::Follows(version) = group.membership else { return Ok(()) };
         let Some(set) = first.set(version).filter(|_| self.machines[of].is_running()) else { return Ok(()) };
         let voters = set.members.iter().filter(|member| member.standing == Standing::Voter);
-        let mut voters: Vec<_> = voters.map(|member| member.id).collect();
-        let rng = &mut self.operator.rng;
-        rng.shuffle(&mut voters);
-        voters.truncate(rng.usize(1..=voters.len()));
-        let others = if rng.bool() { Others::Learn } else { Others::StayAway };
-        let choice = (rng.u8(0..4) > 0).then(|| Choice::of(voters, others));
-        let request = ChangeRequest { expected: group.version, change: Change::Place(choice) };
+        let voters = voters.map(|member| member.id).collect();
+        let others = |rng: &mut Rng| if rng.bool() { Others::Learn } else { Others::StayAway };
+        let change = draw_voters(&mut self.operator.rng, voters, others);
+        let request = ChangeRequest { expected: group.version, change };
         let Some(next) = group.apply(Slot(1), &request).ok().map(settled) else { return Ok(()) };
         if !self.holds_as_it_follows(&next, &self.sets_after(FIRST, &next)) {
             return Ok(());

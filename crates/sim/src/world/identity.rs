@@ -347,7 +347,8 @@ impl World {
 
     /// Whether most of the replicas with which the group began would vote if this one of them were wiped: it would not
     /// vote, and neither would a replica that has still to meet it for the first time. Nobody waits for one that joined
-    /// later; but one that votes in the first group ends for good, and other groups may wait for it.
+    /// later. But with several groups, a member of the first one may be wiped only if it votes in all: it ends for
+    /// good, and a group may wait for it.
     fn may_be_wiped(&self, of: usize) -> bool {
         let first = 0..self.plan.replicas;
         let out = |at: &usize| self.would_be_out(*at, Some(of));

@@ -460,9 +460,8 @@ impl World {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
         let Life { host, hosted, states, whole_at, .. } = life;
-        // One that votes in an epoch that is over would not be whole.
-        // So would one that does not know that it forgot.
-        // As with a node, groups in which it only learns, and never votes, are not waited for.
+        // A replica is whole once it may vote in every group that counts it, in the present epoch and knowing what it
+        // forgot.
         let counts = |group| host.replica(group).group().counts(machine.id);
         let whole = |(group, hosted): (GroupId, &Hosted)| {
             (host.replica(group).may_vote() || !counts(group))

@@ -15,6 +15,7 @@ use super::{
     lives::Found,
     machine::{Awaited, Executing, Life, Merged, State, Task},
     replaced,
+    sealed::{sealed, unsealed},
     waiting::Waiter,
 };
 use crate::{
@@ -23,7 +24,6 @@ use crate::{
     check::{Checked, Invariant, Violation, demand},
     network::between,
     plan::Plan,
-    sealed::{sealed, unsealed},
     situations::MergeSituation,
 };
 
@@ -246,14 +246,8 @@ impl World {
         });
         let held = Cut::read_from(&mut &content[..]).ok().flatten().unwrap_or_else(|| before.clone());
         self.see_installed(of, group, (&before, &held, &after));
-        for (seen, situation) in [
-            (has_others, MergeSituation::MembersBySnapshot),
-            (!gone.is_empty(), MergeSituation::GoneWithSnapshot),
-        ] {
-            if seen {
-                self.merges.see(situation);
-            }
-        }
+        self.merges.mark(MergeSituation::MembersBySnapshot, has_others);
+        self.merges.mark(MergeSituation::GoneWithSnapshot, !gone.is_empty());
         self.check_state(of, group)?;
         self.check_guest(of)?;
         gone.into_iter().try_for_each(|gone| self.is_gone(of, gone))?;
@@ -393,15 +387,9 @@ impl World {
         let mut others = life.host.replicas().skip(1);
         let leads = others.clone().any(|replica| replica.status().protocol.role == Role::Leader);
         let votes = others.any(|replica| replica.group().votes(id));
-        for (seen, situation) in [
-            (leads, MergeSituation::LeaderRemoved),
-            (votes, MergeSituation::StillVotes),
-            (self.waits_for(of).is_some(), MergeSituation::RemovedWhileWaiting),
-        ] {
-            if seen {
-                self.merges.see(situation);
-            }
-        }
+        self.merges.mark(MergeSituation::LeaderRemoved, leads);
+        self.merges.mark(MergeSituation::StillVotes, votes);
+        self.merges.mark(MergeSituation::RemovedWhileWaiting, self.waits_for(of).is_some());
     }
 
     /// The place of a merged group that its replica knows is that of its log.

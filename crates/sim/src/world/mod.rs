@@ -24,6 +24,7 @@
 //! | `operator.rs` | changes of the group, and the machines that come and go with them |
 //! | `first_group.rs` | the group whose members this one follows |
 //! | `backup.rs` | a group that begins with the state of a backup |
+//! | `sealed.rs` | files of merged groups |
 //! | `possible.rs` | the groups that may come next, and who may lose its memory |
 //! | `outage.rs` | one fault that lasts, and for how long nobody serves |
 //! | `choice.rs` | links of different lengths, and the leader that is chosen for them |
@@ -57,6 +58,7 @@ mod outage;
 mod possible;
 #[cfg(feature = "kv")]
 mod requests;
+mod sealed;
 mod subscribers;
 mod trials;
 mod waiting;

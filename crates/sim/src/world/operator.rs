@@ -153,7 +153,8 @@ impl World {
             return Some(Change::Readmit { id, life: life(id), birth: birth(id) });
         }
         if self.order.is_some() && at != FIRST && rng.u8(0..4) == 0 {
-            return Some(draw_voters(rng, self.checks[FIRST].groups.latest()));
+            let voters = self.checks[FIRST].groups.latest().voters().collect();
+            return Some(draw_voters(rng, voters, |_| Others::Learn));
         }
         if self.first.is_some() || at != FIRST {
             // Members change in the first group; a server refuses it here.
@@ -445,12 +446,16 @@ fn draw_order(rng: &mut Rng, group: &Group, begun_with: ProtocolKind) -> Option<
     Some(Change::Order { protocol, election, overrides: overrides(group.version, protocol) })
 }
 
-/// Other voters of a merged group among those of the first one, or those again. All others have to learn.
-fn draw_voters(rng: &mut Rng, first: &Group) -> Change {
-    let mut voters: Vec<_> = first.voters().collect();
+/// Some of these voters of the first group for one that follows it, or all of them again.
+pub(super) fn draw_voters(
+    rng: &mut Rng,
+    mut voters: Vec<ReplicaId>,
+    others: impl FnOnce(&mut Rng) -> Others,
+) -> Change {
     rng.shuffle(&mut voters);
     voters.truncate(rng.usize(1..=voters.len()));
-    Change::Place((rng.u8(0..4) > 0).then(|| Choice::of(voters, Others::Learn)))
+    let others = others(rng);
+    Change::Place((rng.u8(0..4) > 0).then(|| Choice::of(voters, others)))
 }
 
 /// Another limit.

@@ -66,9 +66,8 @@ impl World {
     /// end.
     pub(super) fn is_sensible(&self, at: GroupId, next: &Group) -> bool {
         let few = next.next_id.0 - 1 <= (self.plan.replicas + self.plan.changes.spares) as u64;
-        let follow = |follower: GroupId| follower != FIRST && at == FIRST;
         few && self.holds_as_it_follows(next, &self.sets_after(at, next))
-            && self.checks.groups().filter(|of| follow(*of)).all(|of| self.others_hold(of, &sets_of(next)))
+            && (at != FIRST || self.checks.groups().skip(1).all(|of| self.others_hold(of, &sets_of(next))))
     }
 
     /// Whether a group holds, whatever it becomes, if it may follow these sets, too.

@@ -9,7 +9,7 @@ use synod_wire::{GroupId, Slot};
 
 use super::World;
 use crate::{
-    check::{Checked, Invariant, Reached, demand},
+    check::{Checked, Followed, Invariant, demand},
     plan::Plan,
     situations::MergeSituation,
 };
@@ -42,7 +42,7 @@ struct Following {
     at: usize,
     subscriber: Subscriber,
     /// What it was given, by the reference.
-    reached: BTreeMap<GroupId, Reached>,
+    reached: BTreeMap<GroupId, Followed>,
     /// Groups that are to leave at a round that is not known yet.
     leaving: BTreeSet<GroupId>,
 }
@@ -151,7 +151,7 @@ impl World {
         let rng = &mut self.subscribers.rng;
         let points = (0u16..).map(GroupId).zip(cut).filter(|_| rng.u32(..3) > 0);
         let points: Vec<_> = points.map(|(group, slot)| Point::after(group, slot)).collect();
-        following.reached = points.iter().map(|point| (point.group, Reached::of(*point))).collect();
+        following.reached = points.iter().map(|point| (point.group, Followed::of(*point))).collect();
         let groups = points.into_iter().map(|point| (point.group, Some(point)));
         following.subscriber = Subscriber::new(take, groups, None);
     }
@@ -176,7 +176,7 @@ impl World {
         // A group that has joined has a place now.
         for point in following.subscriber.points() {
             if let Entry::Vacant(joins) = following.reached.entry(point.group) {
-                joins.insert(Reached::of(point));
+                joins.insert(Followed::of(point));
                 self.merges.see(MergeSituation::SubscriberJoins);
             }
         }

@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// Who waits for a command loses the connection.
+    /// A client that waits for a command loses its connection.
     fn loses(&mut self, of: usize, waiter: Waiter) {
         match waiter {
             #[cfg(feature = "kv")]
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// Who waits for an answer loses the connection.
+    /// A client that waits for an answer loses its connection.
     fn loses_question(&mut self, question: Question) {
         match question {
             #[cfg(feature = "kv")]

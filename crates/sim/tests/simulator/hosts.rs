@@ -4,7 +4,7 @@ use synod_consensus::ProtocolKind;
 use synod_host::{HostBug, plant};
 use synod_sim::{Failure, check::Invariant, plan::Plan, run};
 
-/// What a run with a bug fails with, and that it does not fail without it.
+/// The first failure with a bug. The same plan passes without it.
 fn found(bug: HostBug, mut plans: impl Iterator<Item = Plan>) -> Option<Box<Failure>> {
     plans.find_map(|plan| {
         plant(Some(bug));
@@ -20,7 +20,7 @@ fn found(bug: HostBug, mut plans: impl Iterator<Item = Plan>) -> Option<Box<Fail
 /// Each bug of the gate is found by the order in which messages leave, with every protocol.
 #[test]
 fn each_planted_bug_of_the_gate_is_found() {
-    for bug in [HostBug::LastOutFirst, HostBug::WaitForAll, HostBug::WaitForNone] {
+    for &bug in HostBug::ALL.iter().filter(|bug| **bug != HostBug::MembersLast) {
         for &(name, protocol) in ProtocolKind::ALL {
             let failure = found(bug, (0..20).map(|seed| Plan::draw(seed, protocol)));
             let failure = failure.unwrap_or_else(|| panic!("{bug:?} is not found with {name}"));

@@ -1,4 +1,4 @@
-//! Files of merged groups, which damage is found in by a checksum.
+//! Files of merged groups, each with a checksum that shows damage.
 
 use bytes::Bytes;
 
