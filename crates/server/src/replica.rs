@@ -240,21 +240,30 @@ impl From<Arc<Group>> for Changed {
     }
 }
 
-/// Why a change of the group failed. Only [`Request`](ChangeError::Request) may leave open whether it was made.
+/// Why a change of the group failed. Only what the node says may leave open whether it was made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// The group stays as it is, and this is why.
+    /// What the node says.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    OfNode(#[from] synod_node::ChangeError),
     /// As many members stay learners as may.
     #[error("too many learner members in cluster")]
     TooManyLearners,
     /// This replica cannot make the change. The text says what is accepted.
     #[error("{0}")]
     Unacceptable(String),
-    /// The change was not ordered, or no decision came in time.
-    #[error(transparent)]
-    Request(#[from] RequestError),
+}
+
+impl From<Refusal> for ChangeError {
+    fn from(refusal: Refusal) -> ChangeError {
+        ChangeError::OfNode(refusal.into())
+    }
+}
+
+impl From<RequestError> for ChangeError {
+    fn from(error: RequestError) -> ChangeError {
+        ChangeError::OfNode(error.into())
+    }
 }
 
 /// Why the leadership did not move.

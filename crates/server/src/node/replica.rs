@@ -320,9 +320,7 @@ impl Replica for OnNode {
                 }
                 Err(synod_node::ChangeError::Refused(Refusal::Stale { .. }))
                     if expected.is_none() && attempt < CHANGE_ATTEMPTS_MAX => {}
-                Err(synod_node::ChangeError::Refused(refusal)) => return Err(refusal.into()),
-                Err(synod_node::ChangeError::Request(failed)) => return Err(failed.into()),
-                Err(other) => return Err(ChangeError::Unacceptable(other.to_string())),
+                Err(failed) => return Err(failed.into()),
             }
         }
         unreachable!("the last attempt returns")

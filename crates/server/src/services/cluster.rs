@@ -88,8 +88,9 @@ impl<R: Replica> Store<R> {
         };
         let group = match outcome {
             // etcd does not take this for an error.
-            Err(ChangeError::Refused(Refusal::NothingToDo)) => self.replica().group(),
-            outcome => outcome.map_err(unchanged)?.group,
+            Err(error) if error == Refusal::NothingToDo.into() => self.replica().group(),
+            Err(error) => return Err(unchanged(error)),
+            Ok(changed) => changed.group,
         };
         Ok(MemberUpdateResponse { header: self.header(None), members: members(&group) })
     }
@@ -103,7 +104,7 @@ impl<R: Replica> Store<R> {
         let until = Instant::now() + HEARD_OF_WITHIN;
         let group = loop {
             match self.try_change(self.replica(), None, Asked::Promote(request.id)).await {
-                Err(ChangeError::Request(RequestError::NotCaughtUp)) if Instant::now() < until => {
+                Err(error) if error == RequestError::NotCaughtUp.into() && Instant::now() < until => {
                     sleep(HEARD_OF_WITHIN / 10).await;
                 }
                 outcome => break outcome.map_err(unchanged)?.group,
@@ -124,7 +125,7 @@ impl<R: Replica> Store<R> {
             connected: group.voters().filter(|&id| lasts(id)).count(),
         };
         if self.strict_reconfig_check() && !suffices(health) {
-            return Err(unchanged(ChangeError::Request(RequestError::Unhealthy)));
+            return Err(unchanged(RequestError::Unhealthy.into()));
         }
         Ok(())
     }

@@ -252,8 +252,9 @@ pub(crate) fn failure(error: RequestError) -> Status {
 /// The status for a change that failed, in etcd's words where etcd has some, since its clients match on them.
 pub(super) fn unchanged(error: ChangeError) -> Status {
     let refusal = match error {
-        ChangeError::Refused(refusal) => refusal,
-        ChangeError::Request(error) => return failure(error),
+        ChangeError::OfNode(synod_node::ChangeError::Refused(refusal)) => refusal,
+        ChangeError::OfNode(synod_node::ChangeError::Request(error)) => return failure(error),
+        ChangeError::OfNode(error) => return Status::invalid_argument(format!("synod: {error}")),
         ChangeError::TooManyLearners => {
             return Status::failed_precondition(format!("etcdserver: {error}"));
         }
@@ -614,15 +615,11 @@ mod tests {
                 "etcdserver: can only promote a learner member",
             ),
             (
-                ChangeError::Request(crate::RequestError::NotCaughtUp),
+                crate::RequestError::NotCaughtUp.into(),
                 Code::FailedPrecondition,
                 "etcdserver: can only promote a learner member which is in sync with leader",
             ),
-            (
-                ChangeError::Request(crate::RequestError::Unhealthy),
-                Code::Unavailable,
-                "etcdserver: unhealthy cluster",
-            ),
+            (crate::RequestError::Unhealthy.into(), Code::Unavailable, "etcdserver: unhealthy cluster"),
             (
                 Refusal::LastVoter(ReplicaId(4)).into(),
                 Code::FailedPrecondition,

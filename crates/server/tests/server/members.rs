@@ -117,7 +117,7 @@ async fn members_come_and_go_in_etcds_terms() {
     assert_eq!(replica.last_asked().1, change);
 
     // One that the replica has not heard of yet is waited for, as clients of etcd expect it.
-    replica.refuse(ChangeError::Request(synod_server::RequestError::NotCaughtUp));
+    replica.refuse(synod_server::RequestError::NotCaughtUp.into());
     let heard = async {
         tokio::time::sleep(Duration::from_millis(150)).await;
         *replica.refusal.lock().unwrap() = None;
