@@ -648,8 +648,8 @@ fn connect(
                 synod_transport::Event::Up { peer, .. } => (peer, Link::Up),
                 synod_transport::Event::Down { peer } => (peer, Link::Down),
                 synod_transport::Event::Refused { peer } => (peer, Link::Refused),
-                synod_transport::Event::Met { peer, birth, incarnation, version } => {
-                    let met = Met { birth, incarnation, version };
+                synod_transport::Event::Met { peer, birth, incarnation, since, version } => {
+                    let met = Met { birth, incarnation, since, version };
                     received.extend(met_in(hosted, peer, met));
                     return Ok(());
                 }

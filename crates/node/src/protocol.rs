@@ -245,8 +245,8 @@ impl<S: StateMachine> ProtocolStage<S> {
                 synod_transport::Event::Received { from, version, group, body } => {
                     receive(hosted, group, from, version, body, &mut events)
                 }
-                synod_transport::Event::Met { peer, birth, incarnation, version } => {
-                    events.extend(met_in(hosted, peer, Met { birth, incarnation, version }));
+                synod_transport::Event::Met { peer, birth, incarnation, since, version } => {
+                    events.extend(met_in(hosted, peer, Met { birth, incarnation, since, version }));
                     Ok(())
                 }
                 _ => Ok(()),

@@ -36,6 +36,8 @@ pub struct Met {
     pub birth: u64,
     /// Which of its lives it is.
     pub incarnation: Incarnation,
+    /// The life with which its memory begins; 0 if it never lost its log.
+    pub since: Incarnation,
     /// The version in which it sends.
     pub version: u16,
 }
@@ -81,6 +83,12 @@ impl Births {
         self.pending.retain(|(pending, _)| *pending > slot);
         // The change that was seen may have been refused, or lost. If it comes again, it is seen before it is written.
         self.disowned = false;
+    }
+
+    /// Whether a member that was met remembers all that its lives said since an epoch last readmitted one. Who was not
+    /// met is trusted.
+    pub fn remembers(&self, member: &Member) -> bool {
+        self.met.get(&member.id).is_none_or(|met| met.since <= member.readmitted)
     }
 
     fn is_another(&self, (id, birth): Named) -> bool {
@@ -351,6 +359,14 @@ impl Replica {
         }
     }
 
+    /// The epoch that a learner needs before it may be promoted, if it lost its log: it would not vote in the one that
+    /// its promotion begins. A group that names no births cannot readmit a learner.
+    pub(crate) fn readmission_before_vote(&self, id: ReplicaId) -> Option<Change> {
+        let met = self.births.met.get(&id).filter(|_| self.group.names_births())?;
+        let forgot = !self.births.remembers(self.group.member(id)?);
+        forgot.then_some(Change::Readmit { id, life: met.incarnation, birth: Some(met.birth) })
+    }
+
     /// This replica's own birth, for a change that names it.
     pub(crate) fn own_birth(&self) -> Option<u64> {
         Some(self.births.mine).filter(|_| self.group.names_births())
@@ -576,7 +592,7 @@ mod tests {
     }
 
     fn meet(replica: &mut Replica, id: ReplicaId, birth: u64, version: u16) {
-        let met = Met { birth, incarnation: Incarnation(1), version };
+        let met = Met { birth, incarnation: Incarnation(1), since: Incarnation(0), version };
         replica.step(now(), Event::Met { peer: id, met }, &mut Vec::new());
     }
 
@@ -641,6 +657,54 @@ mod tests {
         let births = ChangeRequest { expected: 1, change: Change::NameBirths(births()) };
         assert_eq!(replica.with_births(&births.encode().to_bytes()), Err(RequestError::NotAChange));
         assert_eq!(replica.with_births(&Bytes::from_static(b"\0")), Err(RequestError::NotAChange));
+    }
+
+    /// The only voter could decide nothing more, not even that the other one is readmitted.
+    #[test]
+    fn a_learner_that_lost_its_log_gets_no_vote_where_the_others_would_be_no_quorum() {
+        let stuck = |voters: u64, since: u64, readmitted: u64| {
+            let protocol = Options::of(ProtocolKind::SequencePaxos);
+            let mut group = with_learner(&Group::of(&protocol, (1..=voters).map(ReplicaId)));
+            let learner = group.members.last_mut().expect("it was added");
+            learner.readmitted = Incarnation(readmitted);
+            let id = learner.id;
+            let (mut replica, _) = replica(R1, &group, 10);
+            let met = Met { birth: 40, incarnation: Incarnation(3), since: Incarnation(since), version: 0 };
+            replica.births.meet(id, met);
+            let (epoch, slot, view) = (group.epoch, Slot::ZERO, synod_consensus::LeaderView::default());
+            let says = PeerMessage::Progress { epoch, kept: slot, decided: slot, view, sought: false };
+            replica.step(now(), Event::Receive { from: id, message: says }, &mut Vec::new());
+            let request = ChangeRequest { expected: group.version, change: Change::promote(id) };
+            let mut batch = BatchBuilder::new();
+            let payload = request.encode().to_bytes();
+            batch.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, &payload);
+            replica.would_be_stuck(now(), &batch.finish())
+        };
+        assert!(!stuck(1, 0, 0), "it lost nothing");
+        assert!(stuck(1, 2, 0));
+        assert!(!stuck(1, 2, 2), "an epoch began for that life");
+    }
+
+    #[test]
+    fn a_learner_that_lost_its_log_is_readmitted_before_it_is_promoted() {
+        let group = with_learner(&named(ProtocolKind::SequencePaxos));
+        let readmit =
+            |group: &Group, birth| changed(group, Change::Readmit { id: R4, life: Incarnation(3), birth });
+        let unnamed = with_learner(&self::group(ProtocolKind::SequencePaxos));
+        assert_eq!(readmit(&unnamed, None), Err(Refusal::NothingToDo), "others might run 0.2.0");
+        let readmitted = readmit(&group, Some(40)).expect("it is to vote");
+        assert_eq!(readmitted.epoch, Epoch(group.epoch.0 + 1));
+        let wanted = |group: &Group, since: u64| {
+            let (mut replica, _) = replica(R1, group, 10);
+            let met = Met { birth: 40, incarnation: Incarnation(3), since: Incarnation(since), version: 0 };
+            replica.births.meet(R4, met);
+            replica.readmission_before_vote(R4)
+        };
+        let change = Change::Readmit { id: R4, life: Incarnation(3), birth: Some(40) };
+        assert_eq!(wanted(&group, 2), Some(change));
+        assert_eq!(wanted(&group, 0), None, "it lost nothing");
+        assert_eq!(wanted(&readmitted, 2), None);
+        assert_eq!(wanted(&unnamed, 2), None);
     }
 
     #[test]

@@ -261,9 +261,13 @@ impl Group {
                 Ok(Concerns::Members)
             }
             Change::Readmit { id, life, birth } => {
-                let learners_too = self.learners_run();
+                let (learners_run, named) = (self.learners_run(), self.names_births());
                 let member = self.member_mut(*id)?;
-                let takes_part = member.standing == Standing::Voter || learners_too;
+                let takes_part = match member.standing {
+                    Standing::Voter => true,
+                    // Programs from before births refuse this, and are in no group that names them.
+                    Standing::Learner(goal) => learners_run || named && goal != Goal::Learn,
+                };
                 if member.readmitted >= *life || !takes_part {
                     return Err(Refusal::NothingToDo);
                 }

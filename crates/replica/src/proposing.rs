@@ -268,7 +268,8 @@ impl Replica {
         if self.would_be_stuck(now, &batch) {
             // One more slot may have been decided since a learner was found to have caught up. This asks
             // again at the learner's next message; otherwise it could be so each time.
-            if matches!(change_in(&batch), Some(Change::Promote { .. })) {
+            if let Some(Change::Promote { id, .. }) = change_in(&batch) {
+                self.reports.refuse(id);
                 self.reports.may_ask_again();
             }
             return self.fail_change(&batch, RequestError::Unhealthy, actions);
@@ -345,16 +346,18 @@ impl Replica {
     /// Whether a change of voters that this leader is asked for would be the last for long, because fewer of
     /// the replicas that would vote answer it, with their memory, than decide from then on. (etcd's strict
     /// reconfiguration check.) With three voters, one of them down, the removal of another would leave two,
-    /// and both would be needed.
+    /// and both would be needed. A learner that lost its log would not vote in the epoch that its promotion begins, and
+    /// the others have to be a quorum without it to readmit it.
     pub(crate) fn would_be_stuck(&self, now: Time, batch: &Batch) -> bool {
         let slot = self.decided.last().next();
         let next = self.group.after(slot, batch).filter(|_| self.instance.runs());
         let Some(Ok(next)) = next else { return false };
+        let remembers = |id| next.member(id).is_none_or(|member| self.births.remembers(member));
         let answers = |id| {
             if self.group.votes(id) && id != self.me {
                 self.instance.answers(now, id)
             } else {
-                id == self.me || self.has_caught_up(id, now)
+                id == self.me || self.has_caught_up(id, now) && remembers(id)
             }
         };
         let changes = next.voters().ne(self.group.voters());

@@ -172,7 +172,8 @@ impl Replica {
         if let Some(id) = self.reports.next_to_promote(&ready)
             && let Some(birth) = self.birth_to_name(id)
         {
-            self.ask_for(now, Change::Promote { id, birth });
+            let change = self.readmission_before_vote(id).unwrap_or(Change::Promote { id, birth });
+            self.ask_for(now, change);
         }
     }
 

@@ -75,11 +75,12 @@ pub(crate) struct Life {
     pub(crate) birth: u64,
     pub(crate) incarnation: Incarnation,
     pub(crate) nonce: u64,
+    pub(crate) since: Incarnation,
 }
 
 impl Life {
     pub(crate) fn of(who: &Introduction) -> Life {
-        Life { birth: who.birth, incarnation: who.incarnation, nonce: who.nonce }
+        Life { birth: who.birth, incarnation: who.incarnation, nonce: who.nonce, since: who.since }
     }
 
     /// Whether it is a later life than `other` of the same replica. Lives of different births have no order.

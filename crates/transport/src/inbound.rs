@@ -174,8 +174,8 @@ pub(crate) struct Session {
 impl Session {
     /// Whose messages follow.
     pub(crate) fn met(&self) -> Event {
-        let Life { birth, incarnation, .. } = self.life;
-        Event::Met { peer: self.link.id(), birth, incarnation, version: self.version }
+        let Life { birth, incarnation, since, .. } = self.life;
+        Event::Met { peer: self.link.id(), birth, incarnation, since, version: self.version }
     }
 
     /// Takes the frames of the session off its connection.

@@ -505,8 +505,8 @@ impl Deliverer {
             // The hub was not locked meanwhile, so anything may have happened.
             let Some(place) = hub.reachable(me, peer).filter(|place| place.number == number) else { return };
             // Before the first message of the session, which goes the same way.
-            let Introduction { birth, incarnation, .. } = own;
-            _ = place.inbox.send(Item::Met(Event::Met { peer: me, birth, incarnation, version }));
+            let Introduction { birth, incarnation, since, .. } = own;
+            _ = place.inbox.send(Item::Met(Event::Met { peer: me, birth, incarnation, since, version }));
             let session = hub.next();
             let back = hub.link(peer, me);
             back.heard = Some(later(back.heard, (other.nonce, other.durable)));

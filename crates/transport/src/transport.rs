@@ -61,6 +61,8 @@ pub enum Event {
         birth: u64,
         /// Which life of the peer it is.
         incarnation: Incarnation,
+        /// The life with which its memory begins ([`synod_wire::Introduction::since`]).
+        since: Incarnation,
         /// The version in which it sends.
         version: u16,
     },

@@ -209,7 +209,8 @@ impl World {
     /// A replica is told whose messages come from a peer from now on.
     pub(super) fn tell_met(&mut self, of: usize, peer: usize) {
         let (life, Machine { id, files, .. }) = (self.machines[of].lives, &self.machines[peer]);
-        let met = Met { birth: files.birth, incarnation: files.incarnation, version: MESSAGES_VERSION };
+        let (birth, incarnation, since) = (files.birth, files.incarnation, files.since);
+        let met = Met { birth, incarnation, since, version: MESSAGES_VERSION };
         let news = News::Met { peer: *id, met };
         self.queue.push(self.now, Happening::News { of, life, news });
     }

@@ -133,7 +133,7 @@ impl Replica {
             Event::Received { ref body, .. } if body == UNREADABLE => {
                 Err(Unreadable("it is not a word".into()))
             }
-            Event::Met { peer, birth, incarnation, version } => {
+            Event::Met { peer, birth, incarnation, version, .. } => {
                 meets.lock().unwrap().push((peer, birth, incarnation, version));
                 Ok(())
             }
