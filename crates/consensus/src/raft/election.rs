@@ -231,7 +231,7 @@ impl Raft {
     }
 
     /// Handles the message of a replica that says, before there is a leader, that it should come first.
-    pub(super) fn on_priority(&mut self, now: Time, from: ReplicaId, priority: u8) {
+    pub(super) fn handle_priority(&mut self, now: Time, from: ReplicaId, priority: u8) {
         if self.term == 0 && self.voters().contains(from) && priority > self.election_timer.priority_max() {
             self.election_timer.set_priority_max(priority);
             // A rehearsal ends here, too: it has had no effect yet.
@@ -356,7 +356,13 @@ impl Raft {
         }
     }
 
-    pub(super) fn on_vote(&mut self, now: Time, from: ReplicaId, question: &Message, effects: &mut Effects) {
+    pub(super) fn handle_vote(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        question: &Message,
+        effects: &mut Effects,
+    ) {
         let &Message::Vote { term, rehearsal, .. } = question else { return };
         let Some(granted) = self.decide_vote(now, from, question, effects) else { return };
         let after = self.vote_lsn();
@@ -407,7 +413,7 @@ impl Raft {
         Some(granted)
     }
 
-    pub(super) fn on_vote_reply(
+    pub(super) fn handle_vote_reply(
         &mut self,
         now: Time,
         from: ReplicaId,
@@ -461,7 +467,7 @@ impl Raft {
     }
 
     /// Handles the message of a leader that is well and wants this replica to lead.
-    pub(super) fn on_timeout_now(
+    pub(super) fn handle_timeout_now(
         &mut self,
         now: Time,
         from: ReplicaId,
@@ -475,7 +481,7 @@ impl Raft {
     }
 
     /// Handles the message of a replica that does not vote, or no longer, and wants to be told what is decided.
-    pub(super) fn on_follow(&mut self, now: Time, from: ReplicaId, effects: &mut Effects) {
+    pub(super) fn handle_follow(&mut self, now: Time, from: ReplicaId, effects: &mut Effects) {
         let last: Slot = self.log.last();
         let State::Leader(leader) = &mut self.state else { return };
         if leader.track_learner(from, last, now) {

@@ -2,7 +2,9 @@
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{Conflict, DecidedPrefix, Entries, Message, Raft, State, log::Position, rules::first_lacking};
+use super::{
+    Conflict, DecidedPrefix, Entries, HeartbeatAck, Message, Raft, State, log::Position, rules::first_lacking,
+};
 use crate::{Effects, LeaderView, Protocol, batches::last_of};
 
 /// What a follower did with entries of its leader.
@@ -71,7 +73,7 @@ impl Raft {
     }
 
     /// Appends what is missing, and answers.
-    pub(super) fn on_append(
+    pub(super) fn handle_append(
         &mut self,
         session: u64,
         prev: Slot,
@@ -141,8 +143,15 @@ impl Raft {
 
     /// Records that the leader has committed slots through this one. The message can only mean what is
     /// known to be in the leader's log as well.
-    pub(super) fn on_commit(&mut self, commit: Slot, effects: &mut Effects) {
+    pub(super) fn handle_commit(&mut self, commit: Slot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(commit);
         self.deliver_through(commit.min(self.verified), self.reported.view.ballot, effects);
+    }
+
+    /// Answers the leader's sign of life, with how far this replica is.
+    pub(super) fn handle_heartbeat(&self, to: ReplicaId, ballot: Ballot, round: u64, effects: &mut Effects) {
+        let (decided, priority) = (self.decided, self.options.priority);
+        let ack = HeartbeatAck { ballot, round, decided, priority };
+        effects.send(to, Message::HeartbeatAck(ack), self.term_lsn);
     }
 }

@@ -299,7 +299,7 @@ impl Raft {
         Some(progress)
     }
 
-    pub(super) fn on_append_reply(
+    pub(super) fn handle_append_reply(
         &mut self,
         now: Time,
         from: ReplicaId,
@@ -333,7 +333,7 @@ impl Raft {
         self.hand_over(now, effects);
     }
 
-    pub(super) fn on_conflict(&mut self, now: Time, from: ReplicaId, conflict: Conflict) {
+    pub(super) fn handle_conflict(&mut self, now: Time, from: ReplicaId, conflict: Conflict) {
         let Conflict { ballot, session, prev, hint, hint_ballot } = conflict;
         let agree = self.log.last_not_above(hint, hint_ballot);
         let Some(progress) = self.answered(now, from, ballot, session) else { return };
@@ -458,7 +458,7 @@ impl Raft {
         Message::Heartbeat { ballot, commit: self.decided, round, priority_max }
     }
 
-    pub(super) fn on_heartbeat_ack(
+    pub(super) fn handle_heartbeat_ack(
         &mut self,
         now: Time,
         from: ReplicaId,

@@ -218,35 +218,33 @@ impl Raft {
             return self.receive_while_recovering(from, &message, effects);
         }
         match message {
-            Message::Vote { .. } => self.on_vote(now, from, &message, effects),
+            Message::Vote { .. } => self.handle_vote(now, from, &message, effects),
             Message::VoteReply { term, rehearsal, granted } => {
-                self.on_vote_reply(now, from, term, rehearsal, granted, effects);
+                self.handle_vote_reply(now, from, term, rehearsal, granted, effects);
             }
             Message::Append { ballot, session, prev, prev_ballot, entries, commit } => {
                 if self.follow(now, from, ballot, effects) {
-                    self.on_append(session, prev, prev_ballot, entries, effects);
-                    self.on_commit(commit, effects);
+                    self.handle_append(session, prev, prev_ballot, entries, effects);
+                    self.handle_commit(commit, effects);
                 }
             }
             Message::AppendReply { ballot, session, through } => {
-                self.on_append_reply(now, from, ballot, session, through, effects);
+                self.handle_append_reply(now, from, ballot, session, through, effects);
             }
-            Message::Conflict(conflict) => self.on_conflict(now, from, conflict),
+            Message::Conflict(conflict) => self.handle_conflict(now, from, conflict),
             Message::Commit { ballot, through } => {
                 if self.follow(now, from, ballot, effects) {
-                    self.on_commit(through, effects);
+                    self.handle_commit(through, effects);
                 }
             }
             Message::Heartbeat { ballot, commit, round, priority_max } => {
                 if self.follow(now, from, ballot, effects) {
                     self.election_timer.set_priority_max(priority_max);
-                    self.on_commit(commit, effects);
-                    let (decided, priority) = (self.decided, self.options.priority);
-                    let ack = HeartbeatAck { ballot, round, decided, priority };
-                    effects.send(from, Message::HeartbeatAck(ack), self.term_lsn);
+                    self.handle_commit(commit, effects);
+                    self.handle_heartbeat(from, ballot, round, effects);
                 }
             }
-            Message::HeartbeatAck(ack) => self.on_heartbeat_ack(now, from, ack, effects),
+            Message::HeartbeatAck(ack) => self.handle_heartbeat_ack(now, from, ack, effects),
             Message::Stale { term } => {
                 if term > self.term && self.voters().contains(from) {
                     self.enter_term(now, term, None, effects);
@@ -255,9 +253,9 @@ impl Raft {
                     leader.note_term(from, term);
                 }
             }
-            Message::TimeoutNow { ballot } => self.on_timeout_now(now, from, ballot, effects),
-            Message::Priority { priority } => self.on_priority(now, from, priority),
-            Message::Follow => self.on_follow(now, from, effects),
+            Message::TimeoutNow { ballot } => self.handle_timeout_now(now, from, ballot, effects),
+            Message::Priority { priority } => self.handle_priority(now, from, priority),
+            Message::Follow => self.handle_follow(now, from, effects),
             Message::Round(_)
             | Message::RoundReply { .. }
             | Message::RoundConflict(_)

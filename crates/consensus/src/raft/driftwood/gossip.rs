@@ -287,7 +287,7 @@ impl Raft {
     }
 
     /// Takes in a round, which another replica than its leader may have passed on.
-    pub(super) fn on_round(
+    pub(super) fn handle_round(
         &mut self,
         now: Time,
         from: ReplicaId,
@@ -395,7 +395,7 @@ impl Raft {
             AppendOutcome::Holds { .. } => {}
         }
         if status.is_none() {
-            self.on_commit(commit, effects);
+            self.handle_commit(commit, effects);
         }
     }
 

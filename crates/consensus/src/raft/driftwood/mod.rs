@@ -80,15 +80,15 @@ impl Raft {
         effects: &mut Effects,
     ) {
         match message {
-            Message::Round(round) => self.on_round(now, from, round, effects),
+            Message::Round(round) => self.handle_round(now, from, round, effects),
             Message::RoundReply { ballot, number, through } => {
-                self.on_round_reply(now, from, ballot, number, through, effects);
+                self.handle_round_reply(now, from, ballot, number, through, effects);
             }
-            Message::RoundConflict(conflict) => self.on_round_conflict(now, from, conflict),
+            Message::RoundConflict(conflict) => self.handle_round_conflict(now, from, conflict),
             Message::Pull { ballot, hint, hint_ballot } => {
-                self.on_pull(from, ballot, Position { slot: hint, ballot: hint_ballot }, effects);
+                self.handle_pull(from, ballot, Position { slot: hint, ballot: hint_ballot }, effects);
             }
-            Message::VoteRound(round) => self.on_vote_round(now, *round, effects),
+            Message::VoteRound(round) => self.handle_vote_round(now, *round, effects),
             _ => debug_assert!(false, "{message:?} is no message of the gossip"),
         }
     }

@@ -104,7 +104,13 @@ impl Raft {
     /// A replica lacks what a round that this one passed on needs. Any replica may serve it whose log ends with
     /// an entry of the leader's term: then the log is a beginning of the leader's. Otherwise its end may be of an older
     /// term, and the other one would take it for the leader's.
-    pub(super) fn on_pull(&mut self, from: ReplicaId, ballot: Ballot, hint: Position, effects: &mut Effects) {
+    pub(super) fn handle_pull(
+        &mut self,
+        from: ReplicaId,
+        ballot: Ballot,
+        hint: Position,
+        effects: &mut Effects,
+    ) {
         if ballot.round == self.term
             && !self.serves(from, ballot, hint, effects)
             && self.voters().contains(from)

@@ -108,7 +108,7 @@ impl Leader {
 
 impl Raft {
     /// A follower answers a round: its log equals this leader's through a slot.
-    pub(super) fn on_round_reply(
+    pub(super) fn handle_round_reply(
         &mut self,
         now: Time,
         from: ReplicaId,
@@ -123,7 +123,7 @@ impl Raft {
     }
 
     /// A follower answers a round: its log has no such entry. It gets what it lacks directly.
-    pub(super) fn on_round_conflict(&mut self, now: Time, from: ReplicaId, conflict: RoundConflict) {
+    pub(super) fn handle_round_conflict(&mut self, now: Time, from: ReplicaId, conflict: RoundConflict) {
         let RoundConflict { ballot, number, prev, hint, hint_ballot } = conflict;
         let agree = self.log.last_not_above(hint, hint_ballot);
         let Some(progress) = self.answered_round(now, from, ballot, number) else { return };

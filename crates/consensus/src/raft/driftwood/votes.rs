@@ -42,7 +42,7 @@ impl Raft {
 
     /// Takes in a candidate's question with the votes that others have given, adds this replica's own, and passes that
     /// on if it knows of more votes than before.
-    pub(super) fn on_vote_round(&mut self, now: Time, round: VoteRound, effects: &mut Effects) {
+    pub(super) fn handle_vote_round(&mut self, now: Time, round: VoteRound, effects: &mut Effects) {
         let VoteRound { candidate, term, attempt, rehearsal, transfer, last, last_ballot, ref granted } =
             round;
         let me = self.members.me();
@@ -50,7 +50,7 @@ impl Raft {
             for &from in granted.iter().filter(|&&from| from != me) {
                 // A real vote counts for the whole term, in which this replica stands for election once.
                 if matches!(&self.state, State::Candidate(mine) if !rehearsal || mine.attempt == attempt) {
-                    self.on_vote_reply(now, from, term, rehearsal, true, effects);
+                    self.handle_vote_reply(now, from, term, rehearsal, true, effects);
                 }
             }
             return;
