@@ -75,6 +75,8 @@ macro_rules! options {
             pub election: ElectionKind,
             /// How batches reach all replicas.
             pub dissemination: Dissemination,
+            /// What a replica keeps at most if all disseminate. No flag sets it.
+            pub bounds: crate::dissemination::Bounds,
             /// Which replica leads if several could begin to at the same time: the one with the highest
             /// priority, then with the highest number. A leader is not replaced because of it. Elections in a
             /// fixed order (`rotating`) ignore priorities; with `randomized` ones the replica with the
@@ -107,6 +109,7 @@ macro_rules! options {
                     protocol: ProtocolKind::MultiPaxos,
                     election: ElectionKind::Ballot,
                     dissemination: Dissemination::Leader,
+                    bounds: crate::dissemination::Bounds::default(),
                     priority: 0,
                     heartbeat_interval: Duration::from_millis(100),
                     election_timeout: Duration::from_millis(1000),

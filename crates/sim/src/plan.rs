@@ -10,7 +10,7 @@ use std::{fmt, time::Duration};
 
 use fastrand::Rng;
 use synod_consensus::{
-    Decision, Dissemination, ElectionKind, Options, ProtocolKind,
+    Decision, Dissemination, ElectionKind, Options, ProtocolKind, dissemination,
     kernel_paxos::{self, Preparation},
     ring::{self, RingDecision, RingLearners, RingOrder, RingVoters},
     sequence_paxos,
@@ -363,11 +363,8 @@ impl Plan {
         let mut durability = draw_durability(seed, durability);
         let balanced = settings.consensus.dissemination == Dissemination::Balanced;
         if protocol.changes_voters_itself() && draw_raft(seed, &mut settings) && !balanced {
-            // Stop-signs would prevent changes of voters within an epoch.
-            (changes.orders, changes.readmit, changes.spares) = (false, Odds::NEVER, SPARES_MAX);
-            faults.weights.change *= 2;
-            faults.weights.lose_log = 0;
-            durability = Durability::Sync;
+            let lasts = changes_within_epoch(seed, &mut changes, &mut faults.weights);
+            durability = if lasts { Durability::Sync } else { durability };
         }
         let own = draw_own(seed, replicas + changes.spares, &settings, network.delay_max);
         let trials = if replicas >= 3 && seed.is_multiple_of(4) { 1 + (seed / 4 % 2) as u32 } else { 0 };
@@ -443,7 +440,7 @@ impl Plan {
             return self;
         }
         let timeout = self.settings.consensus.election_timeout;
-        if self.changes.spares == 0 {
+        if self.changes.burst_max == 0 {
             let operated = 1 | self.seed;
             self.changes = draw_changes(operated, timeout, &mut FaultWeights::default());
         }
@@ -618,8 +615,22 @@ fn draw_transfer(seed: u64, protocol: ProtocolKind, settings: &mut Settings) {
         // Replicas then wait longer for bodies that come by themselves than for a leader.
         settings.consensus.retransmit_after = settings.consensus.election_timeout * 2;
     }
+    draw_bounds(seed, &mut settings.consensus.bounds);
     settings.state_transfer =
         pick(&mut Rng::with_seed(seed ^ 0xea_9e_12), &[StateTransfer::Pull, StateTransfer::Eager]);
+}
+
+/// For half of all seeds, draws how little a replica keeps that disseminates; separately.
+fn draw_bounds(seed: u64, bounds: &mut dissemination::Bounds) {
+    let rng = &mut Rng::with_seed(seed ^ 0xb0_0d_15);
+    if rng.bool() {
+        return;
+    }
+    bounds.parked_max = pick(rng, &[1, 4, bounds.parked_max]);
+    bounds.held_bytes_max = pick(rng, &[20_000, 100_000, bounds.held_bytes_max]);
+    bounds.answer_bytes_max = pick(rng, &[1, 1_000, bounds.answer_bytes_max]);
+    bounds.recent_max = pick(rng, &[0, 4, bounds.recent_max]);
+    bounds.recent_bytes_max = pick(rng, &[500, bounds.recent_bytes_max]);
 }
 
 /// Draws bounds in bytes and numbers, values that are large compared with them, and clients that give up at once;
@@ -681,6 +692,18 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
         own
     };
     (0..replicas).map(|_| draw()).collect()
+}
+
+/// Has voters change within an epoch, which stop-signs would prevent. Returns whether no log is lost: then nobody has
+/// to be readmitted, so the epoch lasts. It is drawn separately.
+fn changes_within_epoch(seed: u64, changes: &mut ChangePlan, weights: &mut FaultWeights) -> bool {
+    (changes.orders, changes.spares) = (false, SPARES_MAX);
+    weights.change *= 2;
+    let lasts = Rng::with_seed(seed ^ 0x1a_57_e0).bool();
+    if lasts {
+        (changes.readmit, weights.lose_log) = (Odds::NEVER, 0);
+    }
+    lasts
 }
 
 /// Draws an operator for odd seeds.

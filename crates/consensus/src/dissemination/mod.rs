@@ -61,14 +61,41 @@ impl Dissemination {
         &[Dissemination::Leader, Dissemination::References, Dissemination::Balanced];
 }
 
-/// Messages of the inner protocol that wait for batches.
-const PARKED_MAX: usize = 256;
+/// What a replica that disseminates batches keeps at most. The bounds are a replica's own: others may have different
+/// ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Messages of the inner protocol that wait for batches; more are lost, as messages may be.
+    pub parked_max: usize,
+    /// Bytes of one replica's batches that are not delivered, from which on no more of them are taken in; one may
+    /// always be. A replica has no more than its window of batches under way, but each time that it starts again it
+    /// begins a new one. The bound is each origin's own, so that stores that are full of different batches do not
+    /// refuse each other's for good.
+    pub held_bytes_max: usize,
+    /// Batches that are known of, here or not, from which on no others are noted that peers speak of. The default is
+    /// more than the windows of all replicas hold.
+    pub known_max: usize,
+    /// Bytes of batches in one answer to a replica that lacks them; one batch may always leave. The replica asks again
+    /// for those that did not come.
+    pub answer_bytes_max: usize,
+    /// Delivered batches that are kept for replicas that lag a little.
+    pub recent_max: usize,
+    /// Bytes of these. The decided log of the replica around the protocol mostly holds the same buffers.
+    pub recent_bytes_max: usize,
+}
 
-/// Bytes of one replica's batches that are not delivered, from which on no more of them are taken in; one may always
-/// be. A replica has no more than its window of batches under way, but each time that it starts again it begins a new
-/// one. The bound is each origin's own, so that stores that are full of different batches do not refuse each other's
-/// for good.
-const HELD_BYTES_MAX: usize = 64 << 20;
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds {
+            parked_max: 256,
+            held_bytes_max: 64 << 20,
+            known_max: 1 << 16,
+            answer_bytes_max: 16 << 20,
+            recent_max: 256,
+            recent_bytes_max: 4 << 20,
+        }
+    }
+}
 
 /// A replica that disseminates batches, around one that orders references.
 #[derive(Clone, Debug)]
@@ -143,7 +170,7 @@ pub(crate) fn start(
     now: Time,
     effects: &mut Effects,
 ) -> Box<dyn Protocol> {
-    let mut store = Store::new();
+    let mut store = Store::new(options.bounds);
     let table = Arc::clone(&restart.delivered);
     let (mut records, mut held) = (Vec::new(), Vec::new());
     for record in restart.records {

@@ -7,13 +7,6 @@ use synod_wire::{Batch, BatchId, Lsn, ReplicaId, Slot, Time};
 use super::{Balanced, Holdings, Message, Record, by_reference};
 use crate::{Batches, Effects, Input, batches::fitting};
 
-/// The most batches that are known of at a time: more than the windows of all replicas hold.
-const KNOWN_MAX: usize = 1 << 16;
-
-/// The most bytes of batches with which one question for missing ones is answered; at least one batch is sent. The
-/// other replica asks again for those that did not come.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
-
 impl Balanced {
     // Sending.
 
@@ -165,17 +158,17 @@ impl Balanced {
         match message {
             Message::Forward { batches, held } => {
                 for batch in batches.iter() {
-                    self.on_batch(now, batch, effects);
+                    self.handle_batch(now, batch, effects);
                 }
-                self.on_held(now, from, &held);
+                self.handle_held(now, from, &held);
             }
-            Message::Held { held } => self.on_held(now, from, &held),
-            Message::Lacks { lacked } => self.on_lacks(from, &lacked, effects),
+            Message::Held { held } => self.handle_held(now, from, &held),
+            Message::Lacks { lacked } => self.handle_lacks(from, &lacked, effects),
             Message::Delivered { decided } => self.elsewhere = self.elsewhere.max(decided),
         }
     }
 
-    fn on_batch(&mut self, now: Time, batch: &Batch, effects: &mut Effects) {
+    fn handle_batch(&mut self, now: Time, batch: &Batch, effects: &mut Effects) {
         let Some(id) = batch.id().filter(|_| by_reference(batch)) else { return };
         if self.table.voids(id) {
             return;
@@ -189,7 +182,7 @@ impl Balanced {
         }
         let origin = id.origin.of_replica().map(|(replica, _)| replica);
         let full = self.inner.is_congested() || origin.is_some_and(|origin| self.store.is_full_of(origin));
-        let known = self.store.len() < KNOWN_MAX || self.store.knows(id);
+        let known = self.store.may_note(id);
         // A batch that a message waits for is always taken, since the message was taken in already.
         let wanted = || self.parked.iter().any(|parked| refers_to(&parked.message, id));
         if !full && known || wanted() {
@@ -197,10 +190,10 @@ impl Balanced {
         }
     }
 
-    fn on_held(&mut self, now: Time, from: ReplicaId, held: &Holdings) {
+    fn handle_held(&mut self, now: Time, from: ReplicaId, held: &Holdings) {
         let wait = self.options.retransmit_after;
         for id in held.ids() {
-            if self.table.voids(id) || self.store.len() >= KNOWN_MAX && !self.store.knows(id) {
+            if self.table.voids(id) || !self.store.may_note(id) {
                 continue;
             }
             self.store.note(id, now, wait);
@@ -209,9 +202,9 @@ impl Balanced {
         }
     }
 
-    fn on_lacks(&mut self, from: ReplicaId, lacked: &Holdings, effects: &mut Effects) {
+    fn handle_lacks(&mut self, from: ReplicaId, lacked: &Holdings, effects: &mut Effects) {
         let here: Vec<Batch> = lacked.ids().filter_map(|id| self.store.get_or_recent(id)).cloned().collect();
-        self.forward(from, &here[..fitting(here.iter(), ANSWER_BYTES_MAX)], effects);
+        self.forward(from, &here[..fitting(here.iter(), self.options.bounds.answer_bytes_max)], effects);
         let gone = |id| self.store.get_or_recent(id).is_none() && self.table.voids(id);
         if lacked.ids().any(gone) {
             effects.send(from, Message::Delivered { decided: self.decided() }, Lsn::ZERO);
@@ -251,7 +244,7 @@ impl Balanced {
             return self.step_inner(now, Input::Receive { from, message }, effects);
         }
         // A message for which there is no room is lost, as any message may be; its sender sends it again.
-        if self.parked.len() < super::PARKED_MAX && self.members.index(from).is_some() {
+        if self.parked.len() < self.options.bounds.parked_max && self.members.index(from).is_some() {
             let wait = self.options.retransmit_after;
             for id in lacked {
                 self.store.note(id, now, wait);

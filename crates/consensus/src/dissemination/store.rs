@@ -7,13 +7,8 @@ use std::{
 
 use synod_wire::{Batch, BatchId, Delivered, Floors, Lsn, ReplicaId, SessionId, Slot, Time};
 
-use super::{HELD_BYTES_MAX, Holdings, holdings::IDS_MAX};
+use super::{Bounds, Holdings, holdings::IDS_MAX};
 use crate::{Members, ReplicaSet, resend::Resend};
-
-/// How many delivered batches are kept for replicas that lag a little.
-const RECENT_MAX: usize = 256;
-/// The most bytes of these. The decided log of the replica around the protocol mostly holds the same buffers.
-const RECENT_BYTES_MAX: usize = 4 << 20;
 
 /// A batch that is known to exist, and that may be here.
 #[derive(Clone, Debug)]
@@ -46,6 +41,7 @@ impl KnownBatch {
 /// The batches that are not delivered yet, and a few that were delivered last.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
+    bounds: Bounds,
     known: BTreeMap<BatchId, KnownBatch>,
     /// How many of the batches this life made.
     own: usize,
@@ -66,8 +62,9 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn new() -> Store {
+    pub(super) fn new(bounds: Bounds) -> Store {
         Store {
+            bounds,
             known: BTreeMap::new(),
             own: 0,
             bytes: 0,
@@ -86,9 +83,15 @@ impl Store {
         let of_origin = |id: BatchId| id.origin.of_replica().is_some_and(|(replica, _)| replica == origin);
         let bytes = |known: &KnownBatch| known.batch.as_ref().map_or(0, |batch| batch.bytes().len());
         // What all origins have is counted as it goes; only where that is much is it told apart.
-        self.bytes > HELD_BYTES_MAX
+        let max = self.bounds.held_bytes_max;
+        self.bytes > max
             && self.iter().filter(|(id, _)| of_origin(*id)).map(|(_, known)| bytes(known)).sum::<usize>()
-                > HELD_BYTES_MAX
+                > max
+    }
+
+    /// Whether what is known of a batch that a peer speaks of may be kept.
+    pub(super) fn may_note(&self, id: BatchId) -> bool {
+        self.known.len() < self.bounds.known_max || self.knows(id)
     }
 
     /// How many batches are known of.
@@ -297,7 +300,9 @@ impl Store {
         if self.recent.insert(id, batch.clone()).is_none() {
             self.recent_order.push_back(id);
         }
-        while self.recent_order.len() > RECENT_MAX || self.recent_bytes > RECENT_BYTES_MAX {
+        while self.recent_order.len() > self.bounds.recent_max
+            || self.recent_bytes > self.bounds.recent_bytes_max
+        {
             let Some(oldest) = self.recent_order.pop_front() else { break };
             let dropped = self.recent.remove(&oldest);
             self.recent_bytes -= dropped.map_or(0, |batch| batch.bytes().len());
@@ -349,7 +354,7 @@ mod tests {
 
     #[test]
     fn what_a_quorum_holds_is_proposed_one_of_each_origin_in_turn() {
-        let mut store = Store::new();
+        let mut store = Store::new(Bounds::default());
         (1..=3).for_each(|number| hold(&mut store, id(2, number), &[2, 3]));
         hold(&mut store, id(3, 1), &[3, 1]);
         hold(&mut store, id(3, 2), &[3, 3]);
@@ -360,7 +365,7 @@ mod tests {
 
     #[test]
     fn what_its_origin_gave_up_is_not_proposed_and_stays_until_it_is_void() {
-        let mut store = Store::new();
+        let mut store = Store::new(Bounds::default());
         (1..=3).for_each(|number| hold(&mut store, id(2, number), &[2, 3]));
         let mut builder = BatchBuilder::identified();
         builder.push(SessionId(1), 1, 1, b"");
@@ -379,7 +384,7 @@ mod tests {
 
     #[test]
     fn bytes_count_until_a_batch_is_delivered_or_void_and_it_stays_to_be_had_for_a_while() {
-        let mut store = Store::new();
+        let mut store = Store::new(Bounds::default());
         let size = batch(id(2, 1)).bytes().len();
         (1..=3).for_each(|number| hold(&mut store, id(2, number), &[2]));
         assert_eq!(store.bytes, 3 * size);
@@ -404,7 +409,7 @@ mod tests {
 
     #[test]
     fn the_replica_that_spoke_of_a_batch_is_asked_first_then_the_leader_and_then_the_others() {
-        let mut store = Store::new();
+        let mut store = Store::new(Bounds::default());
         store.note(id(2, 1), Time::ZERO, Duration::ZERO);
         store.heard_of(id(2, 1), ReplicaId(3));
         let asked = std::iter::from_fn(|| store.source(id(2, 1), None, &members()));

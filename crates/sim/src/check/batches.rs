@@ -142,8 +142,20 @@ impl Batches {
 
     /// A message of an epoch leaves a replica. What it says it holds, it has held durably, unless that was ordered.
     /// What a leader proposes by reference, a quorum has held durably; and a leader proposes nothing in a slot of its
-    /// choice that it proposes in another slot.
-    pub fn said(&mut self, from: ReplicaId, epoch: Epoch, message: &Message, decided: Slot) -> Checked {
+    /// choice that it proposes in another slot. What it says it has delivered (through `delivered`), it has; slots
+    /// through `decided` are decided.
+    pub fn said(
+        &mut self,
+        (from, delivered): (ReplicaId, Slot),
+        epoch: Epoch,
+        message: &Message,
+        decided: Slot,
+    ) -> Checked {
+        if let Message::Dissemination(dissemination::Message::Delivered { decided: through }) = message {
+            demand(*through <= delivered, Invariant::HeldIsDurable, || {
+                format!("{from} says that it has delivered slot {through}, and it is at slot {delivered}")
+            })?;
+        }
         for id in held(message).into_iter().flat_map(Holdings::ids) {
             let holders = self.durable.get(&(epoch, id)).copied().unwrap_or_default();
             let holds = holders & 1 << (from.0 - 1) != 0 || self.counted.contains_key(&id);
@@ -313,8 +325,9 @@ mod tests {
         let mut batches = batches();
         (0..2).for_each(|of| holds(&mut batches, of));
         batches.durable(0, Lsn(1));
-        let proposes =
-            |batches: &mut Batches| batches.said(ReplicaId(1), Epoch(1), &accept.clone().into(), Slot::ZERO);
+        let proposes = |batches: &mut Batches| {
+            batches.said((ReplicaId(1), Slot::ZERO), Epoch(1), &accept.clone().into(), Slot::ZERO)
+        };
         assert!(proposes(&mut batches).is_err());
         batches.durable(1, Lsn(1));
         assert!(proposes(&mut batches).is_ok());
@@ -324,7 +337,9 @@ mod tests {
     fn an_acknowledgement_waits_for_the_disk() {
         let held = [batch(1).id().unwrap()].into_iter().collect();
         let held = Message::from(dissemination::Message::Held { held });
-        let says = |batches: &mut Batches, from| batches.said(ReplicaId(from), Epoch(1), &held, Slot::ZERO);
+        let says = |batches: &mut Batches, from| {
+            batches.said((ReplicaId(from), Slot::ZERO), Epoch(1), &held, Slot::ZERO)
+        };
         let mut batches = batches();
         holds(&mut batches, 0);
         assert_eq!(says(&mut batches, 1).unwrap_err().invariant, Invariant::HeldIsDurable);
@@ -333,6 +348,14 @@ mod tests {
         assert!(says(&mut batches, 2).is_err(), "another replica holds it");
         batches.delivered(Slot(1), true, &batch(1)).unwrap();
         assert!(says(&mut batches, 2).is_ok(), "it was ordered");
+    }
+
+    #[test]
+    fn what_a_replica_says_it_has_delivered_it_has() {
+        let delivered = Message::from(dissemination::Message::Delivered { decided: Slot(3) });
+        let says = |at| batches().said((ReplicaId(1), Slot(at)), Epoch(1), &delivered, Slot(9));
+        assert_eq!(says(2).unwrap_err().invariant, Invariant::HeldIsDurable);
+        assert!(says(3).is_ok());
     }
 
     #[test]

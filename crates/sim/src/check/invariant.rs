@@ -76,7 +76,8 @@ invariants! {
     QuorumDurable = "quorum-durable", "docs/operating.md: what survives with each durability; Benz 2013, corrected";
     /// Every record that refers to a batch comes after a record of the same log that holds the batch.
     BatchesHeld = "batches-held", "docs/dissemination.md: an inner protocol never sees a reference whose batch is not here";
-    /// A replica says that it holds a batch only once it does so durably.
+    /// A replica says that it holds a batch only once it does so durably, and that it has delivered a slot only once it
+    /// has.
     HeldIsDurable = "held-is-durable", "Santos 2012, section 10.3.2: a replica acknowledges what it has stored";
     /// A leader proposes a reference only once a quorum of the voters has held its batch durably.
     StableBeforeProposed = "stable-before-proposed", "Santos 2012, section 10.3.2: a stable id is held by f+1";

@@ -1,10 +1,10 @@
 //! Situations with batches that travel apart from their order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use synod_consensus::{Record, Role, Threshold, dissemination};
+use synod_consensus::{Message, Record, Role, Threshold, dissemination};
 use synod_replica::{Event, Group, LogRecord, PeerMessage};
-use synod_wire::{Batch, BatchId};
+use synod_wire::{Batch, BatchId, ReplicaId};
 
 use super::{Reached, Sight, Situation, scene::Scene};
 
@@ -15,6 +15,9 @@ pub(super) struct Watcher {
     held: Vec<BTreeSet<BatchId>>,
     /// The batches that came to each replica in this life: it may write the record at the end of a burst.
     arrived: Vec<BTreeSet<BatchId>>,
+    /// The batches to which a message referred that came to each replica before them: its sender, and whether a later
+    /// message of that sender came since.
+    lacked: Vec<BTreeMap<BatchId, (ReplicaId, bool)>>,
     /// The batches to which other records of that log refer.
     referred: Vec<BTreeSet<BatchId>>,
     /// The batches that some replica has delivered, or that no replica delivers any more.
@@ -24,12 +27,14 @@ pub(super) struct Watcher {
 impl Watcher {
     pub(super) fn new(capacity: usize) -> Watcher {
         let none = vec![BTreeSet::new(); capacity];
-        Watcher { held: none.clone(), arrived: none.clone(), referred: none, over: BTreeSet::new() }
+        let lacked = vec![BTreeMap::new(); capacity];
+        Watcher { held: none.clone(), arrived: none.clone(), lacked, referred: none, over: BTreeSet::new() }
     }
 
     pub(super) fn see(&mut self, scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
         if let Sight::Starts { of, .. } = *sight {
             self.arrived[of].clear();
+            self.lacked[of].clear();
         }
         match *sight {
             Sight::Starts { of, amnesia: true, .. } => {
@@ -39,18 +44,8 @@ impl Watcher {
             }
             Sight::Takes {
                 of,
-                event: Event::Receive { message: PeerMessage::Protocol { message, .. }, .. },
-            } => {
-                message.body().for_each_batch(&mut |batch| match referred(batch) {
-                    Some(id) => {
-                        let lacks = [&self.held[of], &self.arrived[of], &self.over]
-                            .iter()
-                            .all(|ids| !ids.contains(&id));
-                        reached.mark(Situation::ReferenceFirst, lacks);
-                    }
-                    None => self.arrived[of].extend(batch.id()),
-                });
-            }
+                event: Event::Receive { from, message: PeerMessage::Protocol { message, .. } },
+            } => self.comes(of, *from, message, reached),
             Sight::Appends { of, record: LogRecord::Protocol { record, .. } } => match record {
                 Record::Dissemination(dissemination::Record::Held { batch, .. }) => {
                     let id = batch.id().expect("what is held has a name");
@@ -74,6 +69,29 @@ impl Watcher {
             Sight::Regroups { before, group, .. } => self.regrouped(before, group, reached),
             _ => {}
         }
+    }
+
+    fn comes(&mut self, of: usize, from: ReplicaId, message: &Message, reached: &mut Reached) {
+        if !matches!(message, Message::Dissemination(_)) {
+            let of_sender = self.lacked[of].values_mut().filter(|(sender, _)| *sender == from);
+            of_sender.for_each(|(_, overtaken)| *overtaken = true);
+        }
+        message.body().for_each_batch(&mut |batch| match referred(batch) {
+            Some(id) => {
+                let lacks =
+                    [&self.held[of], &self.arrived[of], &self.over].iter().all(|ids| !ids.contains(&id));
+                reached.mark(Situation::ReferenceFirst, lacks);
+                if lacks {
+                    self.lacked[of].entry(id).or_insert((from, false));
+                }
+            }
+            None => {
+                let Some(id) = batch.id() else { return };
+                self.arrived[of].insert(id);
+                let overtaken = self.lacked[of].remove(&id).is_some_and(|(_, overtaken)| overtaken);
+                reached.mark(Situation::ParkedTakenLate, overtaken);
+            }
+        });
     }
 
     fn delivered(&mut self, scene: &Scene, batch: &Batch, reached: &mut Reached) {
@@ -107,7 +125,8 @@ fn referred(batch: &Batch) -> Option<BatchId> {
 #[cfg(test)]
 mod tests {
     use super::{super::stories::three, *};
-    use synod_wire::{BatchBuilder, Incarnation, ReplicaId, SessionId, replica_session};
+    use synod_consensus::dissemination::Holdings;
+    use synod_wire::{BatchBuilder, Incarnation, SessionId, replica_session};
 
     fn batch(number: u64, floor: u64) -> Batch {
         let origin = replica_session(ReplicaId(2), Incarnation(1), 0);
@@ -120,6 +139,33 @@ mod tests {
         let record = dissemination::Record::Held { keep: synod_wire::Slot(9), batch: batch.clone() };
         let record = LogRecord::Protocol { epoch: synod_wire::Epoch(1), record: record.into() };
         seen.see(&Sight::Appends { of, record: &record });
+    }
+
+    #[test]
+    fn a_message_that_waits_is_overtaken_by_a_later_one_of_the_same_sender() {
+        use synod_consensus::{Batches, multipaxos};
+        use synod_wire::{Ballot, Epoch, Slot};
+        let accept = |batch: Batch| multipaxos::Message::Accept {
+            ballot: Ballot { round: 1, replica: ReplicaId(1) },
+            first: Slot(1),
+            decided: Slot::ZERO,
+            batches: [batch].into(),
+        };
+        let comes = |from, message| Event::Receive {
+            from: ReplicaId(from),
+            message: PeerMessage::Protocol { epoch: Epoch(1), message },
+        };
+        let reached = |later: u64| {
+            let mut seen = three();
+            seen.takes(0, &comes(2, accept(batch(1, 1).reference().unwrap()).into()));
+            seen.takes(0, &comes(later, accept(Batch::noop()).into()));
+            let batches = Batches::from([batch(1, 1)]);
+            let forward = dissemination::Message::Forward { held: Holdings::default(), batches };
+            seen.takes(0, &comes(2, forward.into()));
+            seen.reached().has(Situation::ParkedTakenLate)
+        };
+        assert!(!reached(3), "it comes from another sender");
+        assert!(reached(2));
     }
 
     #[test]

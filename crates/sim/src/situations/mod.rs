@@ -214,6 +214,8 @@ situations! {
     ComesBack = "a replica that took no part in a group becomes a member";
     /// A message refers to a batch that its receiver lacks.
     ReferenceFirst = "a reference comes before its batch";
+    /// A batch comes to a replica that took in a later message of the one that told it of a reference to the batch.
+    ParkedTakenLate = "a message that waits for its batch is overtaken by a later one";
     /// A batch that was ordered by reference is delivered for the first time, and a voter that runs lacks it.
     DecidedBeforeHeld = "a batch is decided before every voter has it";
     /// A quorum has a batch that a leader lacks.

@@ -74,7 +74,7 @@ impl World {
                 .as_ref()
                 .map_or(Slot::ZERO, |life| life.hosted[group].watch.delivered());
             let last = checks.log.last();
-            checks.batches.said(id, *epoch, message, last)?;
+            checks.batches.said((id, delivered), *epoch, message, last)?;
             let claims = message.body().claims_of(id);
             checks.memory.said(*epoch, from, message, &claims)?;
             for claim in &claims {
@@ -88,7 +88,8 @@ impl World {
         let shown = self.machines[to].is_alive() && !(self.idles && describe::is_sign_of_life(message));
         if self.network.wire() == Wire::Manual && shown {
             let lost = if self.network.is_up(from, to) { "" } else { " (no session: lost)" };
-            self.line(from, || format!("→ r{}  {}{lost}", to + 1, describe::message(message)));
+            let of = self.of_group(group);
+            self.line(from, || format!("→ r{}  {of}{}{lost}", to + 1, describe::message(message)));
         }
         let body = message.encode().to_bytes();
         self.sent += 1;
@@ -105,7 +106,8 @@ impl World {
         self.note_losses();
         if self.network.wire() == Wire::Datagram && arrivals.is_empty() {
             self.coverage.messages_lost += 1;
-            self.line(from, || format!("→ r{}  lost: {}", to + 1, describe::message(message)));
+            let of = self.of_group(group);
+            self.line(from, || format!("→ r{}  lost: {of}{}", to + 1, describe::message(message)));
         }
         self.expect(from, to, arrivals);
         if ends {
@@ -225,11 +227,12 @@ impl World {
         })?;
         let brief = self.network.wire() == Wire::Manual;
         let shown = !(self.idles && describe::is_sign_of_life(&message));
+        let of = self.of_group(group);
         let line = || {
             let text = describe::message(&message);
             // In a script the whole message is shown when it is sent.
             let text = if brief { text.split(' ').next().unwrap_or_default() } else { &text };
-            format!("← r{}  {text}", from + 1)
+            format!("← r{}  {of}{text}", from + 1)
         };
         if shown {
             self.line(to, line);
