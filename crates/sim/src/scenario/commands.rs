@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use synod_consensus::{OptionError, Overrides, ProtocolKind, UnknownName};
-use synod_replica::{Change, Choice, Goal, Group, Others, SessionCommand, Settings};
-use synod_wire::{ReplicaId, SessionId};
+use synod_replica::{Change, Choice, Goal, Group, Others, SessionCommand, Settings, Skips, Take};
+use synod_wire::{GroupId, ReplicaId, SessionId};
 
 use super::Cast;
 use crate::{
@@ -24,6 +24,7 @@ use crate::{
 /// Every command, with its description.
 pub const COMMANDS: &[(&str, &str)] = &[
     ("cluster N [SETTING=VALUE ...]", "start N replicas with empty disks and sessions between all of them"),
+    ("use-group G", "from now on commands are of group G, in a cluster of several groups"),
     ("quietly COMMAND", "do it, and print nothing: for what the story is not about"),
     ("elect N", "let replica N time out, and deliver messages, until it leads"),
     (
@@ -111,7 +112,7 @@ const PUTS_MAX: u32 = 1000;
 /// The settings of `cluster`.
 const SETTINGS: &str = "protocol, election, dissemination, priorities, decision, decisions, durability, window, announce-delay, batch-bytes, promise-bytes, \
                         snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, undurable-bytes, state-transfer, clock-interval, \
-                        latency, follows, backup, and the options of protocols, such as replication";
+                        latency, follows, groups, backup, and the options of protocols, such as replication";
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -195,6 +196,7 @@ impl Stage {
                 world.take_trace();
                 world.chart(|chart| chart.begin_with(command));
             }
+            "use-group" => use_group(world, &words)?,
             "status" => printed = status(world),
             "situations" => printed = world.reached().iter().map(|reached| reached.to_string()).collect(),
             "messages" => printed = messages(world),
@@ -215,6 +217,13 @@ impl Stage {
     pub(super) fn reached(&self) -> crate::situations::Reached {
         self.world.as_ref().map(World::reached).unwrap_or_default()
     }
+}
+
+fn use_group(world: &mut World, words: &[&str]) -> Result<()> {
+    let [word] = words else { return Err("write use-group 1".to_owned()) };
+    let group = word.trim_start_matches('g').parse().map(GroupId).ok();
+    let turned = group.is_some_and(|group| world.turn_to(group));
+    if turned { Ok(()) } else { Err(format!("'{word}' is no group of this cluster")) }
 }
 
 fn checked(result: std::result::Result<(), crate::check::Violation>) -> Result<()> {
@@ -466,11 +475,37 @@ fn cluster(words: &[&str], cast: Cast) -> Result<World> {
     let replicas = count.parse().ok().filter(|count| (1..=7).contains(count));
     let replicas: usize = replicas.ok_or(format!("'{count}' is not a number of replicas from 1 to 7"))?;
     let mut plan = calm_plan(replicas, cast);
+    let mut groups = None;
     for word in rest {
         let (key, value) = word.split_once('=').ok_or(format!("'{word}' is not SETTING=VALUE"))?;
-        set(&mut plan, key, value)?;
+        if key == "groups" {
+            groups = Some(value);
+        } else {
+            set(&mut plan, key, value)?;
+        }
+    }
+    if let Some(groups) = groups {
+        plan = of_groups(plan, groups)?;
     }
     Ok(World::new(plan, Trace::Script(Vec::new())))
+}
+
+/// The same with several groups: `merge:2`, which take turns one batch each and follow each other, or `shard:2`.
+fn of_groups(plan: Plan, groups: &str) -> Result<Plan> {
+    let wrong = || format!("'{groups}' is not merge:N or shard:N, with 2 to 4 groups");
+    let (kind, count) = groups.split_once(':').ok_or_else(wrong)?;
+    let count: usize = count.parse().ok().filter(|count| (2..=4).contains(count)).ok_or_else(wrong)?;
+    match kind {
+        "merge" => {
+            let mut plan = plan.merging(count);
+            if let Some(merging) = &mut plan.merging {
+                (merging.take, merging.skips) = (Take::MIN, Skips::Follow);
+            }
+            Ok(plan)
+        }
+        "shard" => Ok(plan.of_groups(count)),
+        _ => Err(wrong()),
+    }
 }
 
 /// Durations of a world in which everything is immediate.

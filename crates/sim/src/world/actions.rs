@@ -168,7 +168,8 @@ impl World {
                 self.coverage.elections += u64::from(view.leader == Some(machine.id));
                 let leads = view.leader == Some(machine.id);
                 let mark = if leads { Mark::Leads(epoch, view.ballot) } else { Mark::Follows(epoch, view) };
-                self.note(of, mark, || describe::view(view));
+                let named = self.of_group(group);
+                self.note(of, mark, || format!("{named}{}", describe::view(view)));
             }
             Action::Group(becomes) => self.regroup(of, group, &becomes)?,
             Action::Forked(fork) => {
@@ -283,7 +284,8 @@ impl World {
         checks.situations.see(&Sight::Appends { of, record: &record });
         checks.terms.appended(of, lsn, &record)?;
         let shown = self.shows_log(of);
-        self.note_if(shown, of, Mark::Write, || format!("log {lsn}: {}", describe::record(&record)));
+        let named = self.of_group(group);
+        self.note_if(shown, of, Mark::Write, || format!("{named}log {lsn}: {}", describe::record(&record)));
         Ok(())
     }
 
@@ -347,7 +349,8 @@ impl World {
             .push((group, Task::Execute { slot, ballots, batch: batch.clone(), waiters }));
         let first = slot > self.checks[group].log.last();
         let mark = Mark::Delivers { first };
-        self.note(of, mark, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
+        let named = self.of_group(group);
+        self.note(of, mark, || format!("{named}delivers slot {slot}: {}", describe::batch(&batch)));
         let checks = &mut self.checks[group];
         checks.situations.see(&Sight::Delivers { of, first, batch: &batch });
         if first {

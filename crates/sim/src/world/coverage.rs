@@ -154,7 +154,9 @@ coverage! {
     reorderings = "reorderings",
     /// Changes of voters within an epoch.
     revotes = "changes of voters within an epoch",
-    /// Changes among these for which both groups had to decide for a while.
+    /// Changes among these after a replica had lost its log.
+    revotes_after_loss = "changes of voters within an epoch after a lost log",
+    /// Changes among the former for which both groups had to decide for a while.
     unsettled = "joint changes",
     /// Replicas that were added and started.
     joiners = "joiners",

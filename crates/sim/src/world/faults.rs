@@ -517,13 +517,13 @@ impl World {
         let mut restless: Vec<_> = self.machines.iter().enumerate().flat_map(written).collect();
         loop {
             restless.retain(|&(of, group, log)| self.waiters(of, group, log).is_some());
-            let Some(&(of, group, log)) = restless.first() else { break };
+            let waits = restless.first().and_then(|&(of, group, log)| self.waiters(of, group, log));
+            let Some(waits) = waits.or_else(|| self.lingers()) else { break };
             if self.now >= end {
-                let waits = self.waiters(of, group, log).unwrap_or_default();
                 let detail = format!("long after the last request was made, {waits}");
                 return Err(Violation { invariant: Invariant::NothingWaits, detail });
             }
-            // Not in step with anything that the replicas do at intervals.
+            // The interval is not a multiple of any replica's timer.
             let wait = between(&mut self.faults.rng, Duration::ZERO, timeout / 8);
             self.run_until(self.now + wait)?;
         }
@@ -555,6 +555,19 @@ impl World {
                 machine.id
             )
         })
+    }
+
+    /// A node that was removed and goes on, for people. One that lost its data, or that nobody listens to, does not
+    /// learn that it was removed; nor does one that waits for members that it has not met.
+    fn lingers(&self) -> Option<String> {
+        let is_needed = |id| {
+            let groups = || self.checks.all().map(|checks| checks.log.group());
+            groups().any(|group| group.member(id).is_some() || group.is_away(id))
+        };
+        let hears = |&of: &usize| !self.machines[of].copied && !self.is_out(of);
+        let mut alive = (0..self.machines.len()).filter(|&of| self.machines[of].is_alive()).filter(hears);
+        let of = alive.find(|&of| !is_needed(self.machines[of].id))?;
+        Some(format!("{}, which was removed, has not ended", self.machines[of].id))
     }
 
     /// What all replicas do, for people.

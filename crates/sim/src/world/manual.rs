@@ -10,9 +10,9 @@ use std::{
 
 use synod_consensus::{Link, Message, Role, election};
 use synod_replica::{Event, PeerMessage};
-use synod_wire::{Ballot, Time};
+use synod_wire::{Ballot, GroupId, Time};
 
-use super::{FIRST, Happening, World};
+use super::{Happening, World};
 use crate::{
     chart::Mark,
     check::{Checked, Invariant, Violation},
@@ -46,6 +46,15 @@ impl World {
     /// How many replicas there are.
     pub(crate) fn replicas(&self) -> usize {
         self.machines.len()
+    }
+
+    /// From now on commands are of this group. Returns whether there is one.
+    pub(crate) fn turn_to(&mut self, group: GroupId) -> bool {
+        let is_there = usize::from(group.0) < self.plan.groups;
+        if is_there {
+            self.focus = group;
+        }
+        is_there
     }
 
     /// Starts all replicas.
@@ -156,20 +165,21 @@ impl World {
         let Some(packet) = self.network.take(from, to, place) else { return };
         self.note_loss(packet.number, Loss::Script);
         if let Ok(message) = PeerMessage::decode(packet.body) {
-            self.line(from, || format!("→ r{}  lost: {}", to + 1, describe::message(&message)));
+            let of = self.of_group(packet.group);
+            self.line(from, || format!("→ r{}  lost: {of}{}", to + 1, describe::message(&message)));
         }
     }
 
     /// The messages under way in a stream.
     pub(crate) fn under_way(&self, from: usize, to: usize) -> Vec<UnderWay> {
-        let messages =
-            self.network.in_transit(from, to).map(|packet| PeerMessage::decode(packet.body.clone()));
-        let seen = |message: PeerMessage| UnderWay {
-            class: describe::class(&message),
-            text: describe::message(&message),
+        let seen = |packet: &Packet| match PeerMessage::decode(packet.body.clone()) {
+            Ok(message) => {
+                let text = format!("{}{}", self.of_group(packet.group), describe::message(&message));
+                UnderWay { class: describe::class(&message), text }
+            }
+            Err(_) => UnderWay { class: "", text: "unreadable".to_owned() },
         };
-        let unreadable = || UnderWay { class: "", text: "unreadable".to_owned() };
-        messages.map(|message| message.map_or_else(|_| unreadable(), seen)).collect()
+        self.network.in_transit(from, to).map(seen).collect()
     }
 
     /// Sets a replica's clock forward to its deadline, so that it finds a leader silent, or retries
@@ -178,11 +188,11 @@ impl World {
     pub(crate) fn let_time_out(&mut self, of: usize) -> Checked {
         let now = self.now;
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let due = life.replica(FIRST).due();
+        let due = life.replica(self.focus).due();
         if due != Time::NEVER {
             life.clock = life.clock.set_forward(now, due);
             life.timer_at = None;
-            life.host.wake(FIRST, due);
+            life.host.wake(self.focus, due);
             self.jumps += 1;
             self.times_out = true;
             self.end_burst(of)?;
@@ -206,7 +216,7 @@ impl World {
             let willing = election::Message::RehearseReply { ballot, willing: true, highest: Ballot::ZERO };
             let message = PeerMessage::Protocol { epoch, message: willing.into() };
             let from = self.machines[to].id;
-            self.step(of, FIRST, Event::Receive { from, message })?;
+            self.step(of, self.focus, Event::Receive { from, message })?;
         }
         Ok(())
     }
@@ -214,40 +224,40 @@ impl World {
     /// What `status` shows of a replica, if it is up.
     pub(crate) fn view(&self, of: usize) -> Option<View> {
         let machine = &self.machines[of];
-        let status = machine.life.as_ref()?.replica(FIRST).status();
+        let status = machine.life.as_ref()?.replica(self.focus).status();
         Some(View {
             role: status.protocol.role.as_str(),
             ballot: status.protocol.view.ballot.to_string(),
             decided: status.protocol.decided.0,
             executed: status.executed.0,
-            snapshot: machine.disk.newest_snapshot(FIRST).0,
+            snapshot: machine.disk.newest_snapshot(self.focus).0,
         })
     }
 
     /// The group as a replica knows it.
     pub(crate) fn group(&self, of: usize) -> Option<String> {
-        self.machines[of].life.as_ref().map(|life| describe::group(life.replica(FIRST).group()))
+        self.machines[of].life.as_ref().map(|life| describe::group(life.replica(self.focus).group()))
     }
 
     /// Whether a replica leads.
     pub(crate) fn leads(&self, of: usize) -> bool {
         let life = self.machines[of].life.as_ref();
-        life.is_some_and(|life| life.replica(FIRST).status().protocol.role == Role::Leader)
+        life.is_some_and(|life| life.replica(self.focus).status().protocol.role == Role::Leader)
     }
 
     /// A replica's log, record after record.
     pub(crate) fn log(&self, of: usize) -> Vec<String> {
         let disk = &self.machines[of].disk;
         let line = |(lsn, record)| {
-            let durable = if lsn <= disk.durable_of(FIRST) { "" } else { " (not durable)" };
+            let durable = if lsn <= disk.durable_of(self.focus) { "" } else { " (not durable)" };
             format!("{lsn}: {}{durable}", describe::record(&record))
         };
-        disk.records(FIRST).map(line).collect()
+        disk.records(self.focus).map(line).collect()
     }
 
     /// Answers a query from whatever state a replica has.
     pub(crate) fn look(&self, of: usize, query: &bytes::Bytes) -> Option<bytes::Bytes> {
-        self.machines[of].life.as_ref().map(|life| life.executor(FIRST).query(query))
+        self.machines[of].life.as_ref().map(|life| life.executor(self.focus).query(query))
     }
 
     /// Stalls a disk.
@@ -289,7 +299,7 @@ impl World {
     /// Asks a replica to hand leadership over.
     pub(crate) fn transfer(&mut self, of: usize, to: usize) -> Checked {
         let to = self.machines[to].id;
-        self.step(of, FIRST, Event::Transfer(to))?;
+        self.step(of, self.focus, Event::Transfer(to))?;
         self.settle()
     }
 

@@ -247,6 +247,8 @@ pub struct World {
     times_out: bool,
     /// Time passes in a script; signs of life are not shown meanwhile.
     idles: bool,
+    /// The group that the commands of a script are of.
+    focus: GroupId,
     /// Scratch space.
     arrivals: Vec<Arrival>,
     /// The same.
@@ -351,6 +353,7 @@ impl World {
             jumps: 0,
             times_out: false,
             idles: false,
+            focus: FIRST,
             arrivals: Vec::new(),
             effects: Vec::new(),
             deaths: Rng::with_seed(plan.seed ^ 0xdead),
@@ -487,6 +490,11 @@ impl World {
     /// Adds a line about a replica to the trace.
     fn line(&mut self, of: usize, text: impl FnOnce() -> String) {
         self.trace.line(self.now, || format!("r{:<9}{}", of + 1, text()));
+    }
+
+    /// What a line says first of something that is of a group, if there are several.
+    fn of_group(&self, group: GroupId) -> String {
+        if self.plan.groups > 1 { format!("{group} ") } else { String::new() }
     }
 
     /// Something happens at a replica: a line of the trace, and a mark on its lifeline in a chart.

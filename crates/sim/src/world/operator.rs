@@ -374,7 +374,10 @@ impl World {
         coverage.changes_made += u64::from(!settles);
         coverage.unsettled += u64::from(!group.outgoing.is_empty());
         let voters = |group: &Group| group.voters().collect::<Vec<_>>();
-        coverage.revotes += u64::from(group.epoch == before.epoch && voters(group) != voters(before));
+        let revoted = group.epoch == before.epoch && voters(group) != voters(before);
+        coverage.revotes += u64::from(revoted);
+        let has_lost = self.machines.iter().any(|machine| machine.disk.lost);
+        coverage.revotes_after_loss += u64::from(revoted && has_lost);
         coverage.epochs += u64::from(group.epoch > before.epoch);
         let order = (group.protocol, group.election);
         coverage.reorderings += u64::from(order != (before.protocol, before.election));

@@ -63,11 +63,11 @@ impl World {
             Some(_) => Kind::Command,
         };
         if kind != Kind::Read {
-            self.checks[FIRST].log.submitted(&payload);
+            self.checks[self.focus].log.submitted(&payload);
         }
         self.chart(|chart| chart.asks(attempt, of, text.clone()));
         self.clients.scripted.insert(attempt, Scripted { text, op });
-        let ask = Ask { group: FIRST, client: 0, worker: 0, attempt, session, kind, payload };
+        let ask = Ask { group: self.focus, client: 0, worker: 0, attempt, session, kind, payload };
         if wait.is_zero() {
             self.asked(of, ask)?;
         } else {
