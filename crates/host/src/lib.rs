@@ -30,6 +30,16 @@
 //!    of it before a replica does.** A replica that hears of a snapshot trims its log: without the
 //!    file, slots are gone.
 //!
+//! | duty | a caller that skips it is noticed by |
+//! | --- | --- |
+//! | 1 | the invariant `clock-not-fast`; `HostBug::SkipDeadlines` |
+//! | 2 | the invariant `members-first`; `HostBug::MembersLast` |
+//! | 3 | `turns.rs`: a turn ends in time; the invariant `liveness` |
+//! | 4, 5, 6 | the invariant `gate-order`; the three `HostBug`s of the gate |
+//! | 7 | the simulator makes a gate for each life; the invariant `durable-before-promise` |
+//! | 8 | `execution.rs`, which panics |
+//! | 9 | the invariants `snapshot-covers` and `liveness`; `HostBug::KeepNoFile` |
+//!
 //! | file | contents |
 //! | --- | --- |
 //! | `host.rs` | the groups of a node, and the bursts in which their replicas are stepped |

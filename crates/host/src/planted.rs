@@ -14,12 +14,26 @@ pub enum HostBug {
     WaitForNone,
     /// A change of the members is written down after all that follows it.
     MembersLast,
+    /// Deadlines pass unseen.
+    SkipDeadlines,
+    /// No snapshot file stays once there is a newer one, nor that one.
+    KeepNoFile,
 }
 
 impl HostBug {
     /// All of them.
-    pub const ALL: &'static [HostBug] =
-        &[HostBug::LastOutFirst, HostBug::WaitForAll, HostBug::WaitForNone, HostBug::MembersLast];
+    pub const ALL: &'static [HostBug] = &[
+        HostBug::LastOutFirst,
+        HostBug::WaitForAll,
+        HostBug::WaitForNone,
+        HostBug::MembersLast,
+        HostBug::SkipDeadlines,
+        HostBug::KeepNoFile,
+    ];
+
+    /// Those of which message may leave when.
+    pub const OF_GATE: &'static [HostBug] =
+        &[HostBug::LastOutFirst, HostBug::WaitForAll, HostBug::WaitForNone];
 }
 
 #[cfg(feature = "planted-bugs")]

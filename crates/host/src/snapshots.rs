@@ -9,6 +9,8 @@ use std::{io::Read, time::Duration};
 use synod_replica::{Cut, MergedFile, MergedFiles, SnapshotInfo};
 use synod_wire::{GroupId, ReplicaId, Slot, Time};
 
+use crate::planted::{HostBug, has};
+
 /// How many snapshots are kept on disk: the newest, and the one before, in case the newest is found damaged.
 const KEPT: usize = 2;
 
@@ -162,7 +164,8 @@ impl<R> SnapshotBook<R> {
         let receives = |of: &OfGroup<R>| of.served.is_some_and(|served| now.since(served) < RECEIVES_FOR);
         let Some(files) = &mut self.merged else {
             let of_peers = if receives(self.of(group)) { KEPT_FOR_PEERS } else { 0 };
-            return vec![(group, Kept::Newest(KEPT + of_peers))];
+            let kept = if has(HostBug::KeepNoFile) { 0 } else { KEPT + of_peers };
+            return vec![(group, Kept::Newest(kept))];
         };
         files.keep(KEPT, self.groups.iter().any(receives));
         let groups = (0..self.groups.len() as u16).map(GroupId);

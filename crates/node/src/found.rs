@@ -154,7 +154,8 @@ fn set_aside(
         }
         OtherHolders::Voters => {}
     }
-    // What can still be read may be older than what was promised. But what it proves to be decided is so.
+    // The readable rest of the log may lack later promises, so the promises in it are not trusted. Slots that it proves
+    // decided are decided, and are kept.
     for (records, held) in records.iter_mut().zip(held) {
         let kept = salvage(records.drain(..), held);
         // Their numbers do not matter any more.

@@ -247,7 +247,7 @@ impl Hosted {
         }
     }
 
-    /// What another thread writes down; see [`crate::meeting::write_what_is_heard`].
+    /// Publishes the decided history for the thread that saves it ([`crate::meeting::write_what_is_heard`]).
     pub(crate) fn publish_reached(&mut self, replica: &Replica, now: Time) {
         if now >= self.reached_at + REACHED_INTERVAL {
             self.reached_at = now;

@@ -6,8 +6,8 @@
 //! enough, otherwise from a view of the store. Those that lack about the same read a view together, a slice at a time
 //! between two looks at what is new, so that live watchers do not wait for them.
 //!
-//! Of each watcher the hub knows the next revision that it is to be told. It is told whole revisions in their order,
-//! each once, since it moves between these places only with that number.
+//! For each watcher the hub keeps the first revision that was not sent yet. A watcher changes its place only together
+//! with that number, so the hub sends it every revision whole, in order, and once.
 //!
 //! The hub **follows** the store from a view on, since it is told each commit after it. It begins again with another
 //! view when something is lost: a snapshot has replaced the state, or the hub was so slow that the store stopped

@@ -6,6 +6,7 @@ use synod_consensus::{
     Control, Effect, Effects, Input, Link, Members, Message, Options, Protocol, Record, Restart, Role,
     election,
 };
+use synod_host::Gate;
 use synod_replica::{LogRecord, PeerMessage};
 use synod_wire::{Ballot, Ballots, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
@@ -39,10 +40,8 @@ pub(super) struct Node {
     deadline: Time,
     /// The records; record n has index n - 1.
     log: Vec<Record>,
-    /// How many of them are durable.
-    durable: usize,
-    /// Messages that leave once a record is durable.
-    held: Vec<(Lsn, ReplicaId, Message)>,
+    /// How far they are durable, and the messages that leave once a record is.
+    gate: Gate<(ReplicaId, Message)>,
     /// How many lives have begun.
     life: u64,
     /// Slots that this life has delivered.
@@ -141,7 +140,7 @@ impl Node {
         Node {
             protocol: self.protocol.clone(),
             log: self.log.clone(),
-            held: self.held.clone(),
+            gate: self.gate.clone(),
             past: self.past.clone(),
             ..*self
         }
@@ -151,8 +150,13 @@ impl Node {
         fingerprint::of_debug(self, self.now)
     }
 
+    /// How many records are durable.
+    fn durable(&self) -> usize {
+        usize::try_from(self.gate.through().0).expect("a short log")
+    }
+
     pub(super) fn disk(&self, values: &Values) -> OnDisk {
-        OnDisk::of(&self.log[..self.durable], values)
+        OnDisk::of(&self.log[..self.durable()], values)
     }
 
     pub(super) fn past(&self) -> &Past {
@@ -161,7 +165,7 @@ impl Node {
 
     /// How many records are durable, and how many there are.
     pub(super) fn log(&self) -> (usize, usize) {
-        (self.durable, self.log.len())
+        (self.durable(), self.log.len())
     }
 
     /// How many slots this life has delivered.
@@ -186,8 +190,10 @@ impl Node {
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The clock itself does not distinguish states: instants are shown relative to it.
-        let Node { id, protocol, now: _, deadline, log, durable, held, life, delivered, past } = self;
-        write!(f, "{id:?} {protocol:?} {deadline:?} {log:?} {durable} {held:?} {life} {delivered} {past:?}")
+        let Node { id, protocol, now: _, deadline, log, gate, life, delivered, past } = self;
+        write!(f, "{id:?} {protocol:?} {deadline:?} {log:?} {} ", gate.through())?;
+        f.debug_list().entries(gate.waiting()).finish()?;
+        write!(f, " {life} {delivered} {past:?}")
     }
 }
 
@@ -229,9 +235,8 @@ impl<'a> Work<'a> {
             protocol,
             now,
             deadline: Time::NEVER,
-            durable: log.len(),
+            gate: Gate::new(Lsn(log.len() as u64)),
             log,
-            held: Vec::new(),
             life,
             delivered: 0,
             past,
@@ -264,14 +269,10 @@ impl<'a> Work<'a> {
 
     /// This many records are durable: the messages that waited for them leave.
     fn durable(&mut self, records: usize) -> Checked {
-        self.node.durable = records;
-        self.disk = self.node.disk(&self.setting.values);
         let through = Lsn(records as u64);
-        let (ready, held) =
-            std::mem::take(&mut self.node.held).into_iter().partition(|(after, ..)| *after <= through);
-        self.node.held = held;
-        let ready: Vec<_> = ready;
-        for (_, to, message) in ready {
+        self.node.gate.durable(through);
+        self.disk = self.node.disk(&self.setting.values);
+        while let Some((_, (to, message))) = self.node.gate.leave() {
             self.leaves(to, message)?;
         }
         self.input(Input::Durable(through))
@@ -323,11 +324,10 @@ impl<'a> Work<'a> {
     fn send(&mut self, to: ReplicaId, message: &Message, after: Lsn) -> Checked {
         if let Message::Election(election::Message::Rehearse { ballot }) = message {
             self.rehearsed.push((to, *ballot));
-        } else if after.0 > self.node.durable as u64 {
-            self.note(|| format!("(→ {to}  {}, once log {after} is durable)", text(message)));
-            self.node.held.push((after, to, message.clone()));
+        } else if let Some((to, message)) = self.node.gate.send(after, (to, message.clone())) {
+            self.leaves(to, message)?;
         } else {
-            self.leaves(to, message.clone())?;
+            self.note(|| format!("(→ {to}  {}, once log {after} is durable)", text(message)));
         }
         Ok(())
     }

@@ -12,7 +12,11 @@ use synod_sim::{
 const PROTOCOL: ProtocolKind = ProtocolKind::MultiPaxos;
 
 /// Situations that occur with Raft: other protocols change voters by a new epoch, unless the group changes to Raft.
-const WITHIN_AN_EPOCH: [&str; 2] = ["changes of voters within an epoch", "joint changes"];
+const WITHIN_AN_EPOCH: [&str; 3] = [
+    "changes of voters within an epoch",
+    "changes of voters within an epoch after a lost log",
+    "joint changes",
+];
 
 /// Situations that occur in families of their own.
 const WHERE_LOGS_ROT: [&str; 4] =

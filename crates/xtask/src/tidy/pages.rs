@@ -20,12 +20,13 @@ const RULES: &str = "packaging/prometheus/synod.rules.yml";
 const EXAMPLE: &str = "crates/synod/examples/typed.rs";
 
 /// The folders of protocols, and the pages that tell what happens there.
-const PROTOCOLS: [(&str, &[&str]); 6] = [
+const PROTOCOLS: [(&str, &[&str]); 7] = [
     ("multipaxos", &["multipaxos"]),
     ("sequence_paxos", &["sequence-paxos"]),
     ("raft", &["raft", "driftwood"]),
     ("ring", &["ring"]),
     ("kernel_paxos", &["kernel-paxos"]),
+    ("rounds", &["rounds"]),
     ("dissemination", &["dissemination"]),
 ];
 
