@@ -27,7 +27,7 @@ use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 use super::{
     Message, Round, Synchronisation,
     pace::Pace,
-    profile::{promised_delay, synchronisation},
+    profile::{letter_bytes_max, promised_delay, synchronisation},
     rules::Rules,
     synchronisation::{Sight, Waited},
 };
@@ -272,7 +272,7 @@ impl RoundsLog {
 
     /// What is accepted and not decided, and of what waits as much as fits.
     fn estimate(&self, ballot: Ballot, decided: Slot, promised_lsn: Lsn) -> (Message, Lsn) {
-        let bytes_max = self.slots.options().page_bytes_max;
+        let bytes_max = letter_bytes_max(self.slots.options());
         let (mut accepted, mut next, mut bytes, mut after) = (Vec::new(), None, 0, promised_lsn);
         for (slot, ballot, batch, lsn) in self.slots.accepted_from(decided.next()) {
             if bytes > 0 && bytes + batch.bytes().len() > bytes_max {
@@ -618,7 +618,7 @@ impl RoundsLog {
             let Some(batch) = batch else { break };
             batches.push(batch);
         }
-        batches.truncate(fitting(batches.iter(), self.slots.options().page_bytes_max));
+        batches.truncate(fitting(batches.iter(), letter_bytes_max(self.slots.options())));
         batches.into()
     }
 

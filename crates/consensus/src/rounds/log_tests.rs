@@ -572,6 +572,23 @@ fn an_estimate_that_is_a_page_counts_for_the_slots_before_its_end_alone() {
     );
 }
 
+/// A phase costs three rounds however little it orders. With letters of one batch, as the bound on pages allows, it would
+/// order less than replicas and clients ask for.
+#[test]
+fn a_letter_has_room_for_several_batches_however_small_a_page_is() {
+    let members = Members::new((1..=3).map(ReplicaId), ReplicaId(1));
+    let options = Options { page_bytes_max: 1, ..options() };
+    let (restart, mut effects) = (Restart::first(Incarnation(1)), Effects::new(Lsn::ZERO));
+    let mut replica = RoundsLog::start(options, members, &restart, &SOUND, Time::ZERO, &mut effects);
+    replica.offers = (1..=9).map(batch).collect();
+    let (Message::Estimate { offers, .. }, _) = replica.letter() else { panic!("the first round") };
+    assert_eq!(offers.len(), 9);
+    replica.coordinator = Some(replica.me());
+    let letters = [(1, waits(1, 0, None, &[1, 2, 3])), (2, waits(1, 0, None, &[4, 5, 6]))];
+    replica.count_estimates(&letters.map(|(from, letter)| (ReplicaId(from), letter)).into());
+    assert_eq!(replica.vote.map(|(_, batches)| batches.len()), Some(6));
+}
+
 #[test]
 fn each_member_is_first_in_turn_in_one_of_as_many_phases() {
     let first = |phase| {

@@ -54,11 +54,10 @@ impl Pace {
     }
 
     /// A letter of a phase tells the delay that its sender allows for in it. That of a later phase replaces the own
-    /// one.
+    /// one. No replica allows for less than it was promised: its own letters bring those with shorter time-outs along.
     pub(super) fn hear(&mut self, phase: u64, micros: u32) {
-        // Settings of members differ, but not without bound: one letter neither stops the group nor makes it race.
-        let least_micros = (self.least_micros / FACTOR_MAX).max(1);
-        let micros = micros.clamp(least_micros, self.most_micros.saturating_mul(FACTOR_MAX));
+        // Settings of members differ, but not without bound: one letter does not stop the group.
+        let micros = micros.clamp(self.least_micros, self.most_micros.saturating_mul(FACTOR_MAX));
         if phase > self.phase {
             (self.phase, self.micros) = (phase, micros);
         } else if phase == self.phase {
@@ -142,9 +141,10 @@ mod tests {
         assert_eq!(pace.micros(), 4);
     }
 
-    /// A replica that was promised less takes what it hears, and does not come below its own promise by itself.
+    /// A replica that was promised less takes what it hears. One member with a far shorter time-out does not shorten
+    /// those of the others.
     #[test]
-    fn a_delay_that_is_heard_holds_whatever_was_promised() {
+    fn a_longer_delay_that_is_heard_holds_and_none_is_shorter_than_was_promised() {
         let mut pace = Pace::new(10 * MICRO, Slot(7));
         pace.hear(6, 400);
         assert_eq!(pace.delay(), 400 * MICRO);
@@ -153,10 +153,10 @@ mod tests {
         (10..100).for_each(|phase| pace.begins(phase, Slot(phase), true));
         assert_eq!(pace.micros(), 10);
         pace.hear(200, 3);
-        assert_eq!(pace.micros(), 3);
-        (201..217).for_each(|phase| pace.begins(phase, Slot(phase), true));
-        assert_eq!(pace.micros(), 3);
-        pace.hear(217, 0);
-        assert_eq!(pace.micros(), 1, "no time-out is nothing");
+        assert_eq!(pace.micros(), 10);
+        pace.hear(201, 0);
+        assert_eq!(pace.micros(), 10);
+        pace.hear(202, u32::MAX);
+        assert_eq!(pace.micros(), 10 * FACTOR_MAX * FACTOR_MAX);
     }
 }

@@ -65,6 +65,15 @@ pub(super) fn promised_delay(options: &Options) -> Duration {
     options.election_timeout / DELAY_PARTS
 }
 
+/// A letter has room for this many bytes of batches at least: a phase takes three rounds however little it orders, so with
+/// letters of one batch it would order less than one client asks for.
+const LETTER_BYTES_MIN: usize = 4 << 10;
+
+/// The most bytes of batches in a letter with these options; one batch may always leave.
+pub(super) fn letter_bytes_max(options: &Options) -> usize {
+    options.page_bytes_max.max(LETTER_BYTES_MIN)
+}
+
 /// How rounds are made in a group of this many, with the least time-outs that suffice for a delay.
 pub(super) fn synchronisation(kind: RoundsKind, replicas: usize, delay: Duration) -> Synchronisation {
     let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
@@ -87,7 +96,7 @@ pub(crate) const PROFILE: Profile = Profile {
     promises_sequence: false,
     times_answers: |_| false,
     survives: Survives::ALL,
-    page_bytes_max: |options| options.page_bytes_max,
+    page_bytes_max: letter_bytes_max,
     keys: &[
         chosen!(
             "algorithm",
