@@ -199,8 +199,8 @@ pub enum Claim<'a> {
         /// What was proposed.
         batch: &'a Batch,
     },
-    /// In a round in which there is no proposal, and each member says what it would have decided: the sender's estimate,
-    /// which it accepted in this ballot, and has kept since.
+    /// In a round in which there is no proposal, and each member says what it would have decided: the sender's
+    /// estimate, which it accepted in this ballot, and has kept since.
     Estimate {
         /// The ballot of the round, which the sender has promised.
         promised: Ballot,

@@ -388,8 +388,8 @@ impl SlotAcceptor {
         self.deliver(effects);
     }
 
-    /// Records that a slot was decided with this batch, which a ballot proposed. If this replica accepted something else
-    /// there, or nothing, the decision is written.
+    /// Records that a slot was decided with this batch, which a ballot proposed. If this replica accepted something
+    /// else there, or nothing, the decision is written.
     pub(crate) fn decide(&mut self, slot: Slot, ballot: Ballot, batch: &Batch, effects: &mut Effects) {
         if self.is_decided(slot) {
             return;

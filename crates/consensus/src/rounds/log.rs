@@ -211,8 +211,8 @@ impl RoundsLog {
         !self.rules.may_speak(self.slots.role() == Role::Recovering)
     }
 
-    /// Whether something is still to be ordered, as far as this replica knows. What others know to be decided is fetched
-    /// from them, and no round helps with that.
+    /// Whether something is still to be ordered, as far as this replica knows. What others know to be decided is
+    /// fetched from them, and no round helps with that.
     fn is_busy(&self) -> bool {
         let is_held =
             |offer: &Batch| self.slots.accepted_from(Slot::ZERO).any(|(_, _, held, _)| held == offer);
@@ -301,8 +301,8 @@ impl RoundsLog {
         }
     }
 
-    /// What is accepted and not decided, the first slot of which that is not said, and of what waits as much as fits; with
-    /// the record on which all that rests.
+    /// What is accepted and not decided, the first slot of which that is not said, and of what waits as much as fits;
+    /// with the record on which all that rests.
     fn page(&self, promised_lsn: Lsn) -> (Vec<AcceptedValue>, Option<Slot>, Batches, Lsn) {
         let decided = self.slots.decided();
         let bytes_max = letter_bytes_max(self.slots.options());
@@ -414,7 +414,8 @@ impl RoundsLog {
     }
 
     /// The sender of a letter knows slots through this one to be decided, in its phase or in earlier ones. Where this
-    /// replica accepted in a phase as late, it accepted what was decided. With OneThirdRule it may have another estimate.
+    /// replica accepted in a phase as late, it accepted what was decided. With OneThirdRule it may have another
+    /// estimate.
     fn note_decided(&mut self, round: Round, decided: Slot, effects: &mut Effects) {
         let promised = self.slots.promised().0;
         let holds = round.phase(self.rounds) <= promised.round && !self.is_one_third_rule();

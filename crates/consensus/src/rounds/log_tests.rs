@@ -613,8 +613,8 @@ fn an_estimate_that_is_a_page_counts_for_the_slots_before_its_end_alone() {
     );
 }
 
-/// A phase costs three rounds however little it orders. With letters of one batch, as the bound on pages allows, it would
-/// order less than replicas and clients ask for.
+/// A phase costs three rounds however little it orders. With letters of one batch, as the bound on pages allows, it
+/// would order less than replicas and clients ask for.
 #[test]
 fn a_letter_has_room_for_several_batches_however_small_a_page_is() {
     let members = Members::new((1..=3).map(ReplicaId), ReplicaId(1));
@@ -630,8 +630,8 @@ fn a_letter_has_room_for_several_batches_however_small_a_page_is() {
     assert_eq!(replica.vote.map(|(_, batches)| batches.len()), Some(6));
 }
 
-/// It fetches what others know to be decided. If it called itself busy meanwhile, all would run through rounds as fast as
-/// the network lets them.
+/// It fetches what others know to be decided. If it called itself busy meanwhile, all would run through rounds as
+/// fast as the network lets them.
 #[test]
 fn a_replica_that_is_behind_keeps_nobody_from_resting() {
     let (mut replica, mut effects) = alone();

@@ -31,10 +31,10 @@ pub(super) struct Pace {
 
 /// The longest delay is this many times as long as the promised one.
 const FACTOR_MAX: u32 = 32;
-/// In each phase of this many times as many as may fail, shorter time-outs are tried if they did not grow in those before
-/// it. All replicas do so in the same phase: a replica that did it alone would hear of longer ones from the others.
-/// Rarely enough that most phases decide where shorter ones are always too short, and often enough that a group soon
-/// forgets what it lived through.
+/// In each phase of this many times as many as may fail, shorter time-outs are tried if they did not grow in those
+/// before it. All replicas do so in the same phase: a replica that did it alone would hear of longer ones from the
+/// others. Rarely enough that most phases decide where shorter ones are always too short, and often enough that a
+/// group soon forgets what it lived through.
 const CALM_FACTOR: u32 = 2;
 
 impl Pace {

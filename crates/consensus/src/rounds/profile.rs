@@ -87,8 +87,8 @@ pub(super) fn promised_delay(options: &Options) -> Duration {
     options.election_timeout / DELAY_PARTS
 }
 
-/// A letter has room for this many bytes of batches at least: a phase takes three rounds however little it orders, so with
-/// letters of one batch it would order less than one client asks for.
+/// A letter has room for this many bytes of batches at least: a phase takes three rounds however little it orders, so
+/// with letters of one batch it would order less than one client asks for.
 const LETTER_BYTES_MIN: usize = 4 << 10;
 
 /// The most bytes of batches in a letter with these options; one batch may always leave.

@@ -1,5 +1,5 @@
-//! Checks estimates, which replicas have where a ballot has no proposal: what enough of them said in one round stays the
-//! estimate of each of these.
+//! Checks estimates, which replicas have where a ballot has no proposal: what enough of them said in one round stays
+//! the estimate of each of these.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(super) struct Estimates {
 }
 
 impl Estimates {
-    /// Those of a group in which so many replicas decide.
+    /// Those of a group in which this many replicas decide.
     pub(super) fn new(quorum: usize) -> Estimates {
         Estimates { quorum, slots: BTreeMap::new() }
     }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quorum_holds_what_so_many_hold_at_one_moment() {
+    fn a_quorum_holds_what_enough_hold_at_one_moment() {
         let mut estimates = Estimates::new(3);
         let ballot = |round| Ballot { round, replica: ReplicaId(1) };
         let mut hold =

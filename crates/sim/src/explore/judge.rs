@@ -56,7 +56,7 @@ struct Chosen {
     since: Ballot,
 }
 
-/// Checks the deeds of all replicas of a group in which so many decide.
+/// Checks the deeds of all replicas of a group, of which a quorum by this threshold decides.
 pub(super) fn judge(deeds: &[&Deeds], threshold: Threshold) -> Result<Verdict, Violation> {
     agree(deeds)?;
     let chosen = match threshold {

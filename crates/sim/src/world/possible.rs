@@ -13,8 +13,9 @@ use crate::check::settled;
 const VOTERS_MAX: usize = 7;
 
 impl World {
-    /// With a quorum's memory gone, acknowledged writes may be gone by right. So only as many may lose their logs as are not
-    /// needed to decide: of the voters of every group that is still needed (see `check/groups.rs`), and of every one that may come next.
+    /// With a quorum's memory gone, acknowledged writes may be gone by right. So only as many may lose their logs as
+    /// are not needed to decide: of the voters of every group that is still needed (see `check/groups.rs`), and of
+    /// every one that may come next.
     pub(super) fn may_lose(&self, of: usize) -> bool {
         let machine = &self.machines[of];
         let lost = |id: &ReplicaId| {

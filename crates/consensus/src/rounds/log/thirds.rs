@@ -1,6 +1,6 @@
-//! The log by OneThirdRule (Santos 2012, Algorithm 3.1). A phase is one round, in which each replica tells all others its
-//! estimate for each slot that is not decided, and what its clients wait for. Nobody coordinates: all that heard the
-//! same give the same slots to what waits, and so all say the same in the next round, which decides it.
+//! The log by OneThirdRule (Santos 2012, Algorithm 3.1). A phase is one round, in which each replica tells all others
+//! its estimate for each slot that is not decided, and what its clients wait for. Nobody coordinates: all that heard
+//! the same give the same slots to what waits, and so all say the same in the next round, which decides it.
 //!
 //! A replica's estimate is what it accepted last in a slot. It is durable before it is said, and is written again only
 //! when it changes. The ballot of a round names the lowest member, so that it is the same for all.
