@@ -326,7 +326,7 @@ mod tests {
 
     use super::*;
     use crate::{Change, ChangeRequest, Follower, MemberInfo};
-    use synod_consensus::{Options, ProtocolKind};
+    use synod_consensus::{Options, ProtocolKind, Threshold};
 
     fn info(name: &str) -> MemberInfo {
         MemberInfo::new(name, vec![format!("http://{name}:1")])
