@@ -199,6 +199,18 @@ pub enum Claim<'a> {
         /// What was proposed.
         batch: &'a Batch,
     },
+    /// In a round in which there is no proposal, and each member says what it would have decided: the sender's
+    /// estimate, which it accepted in this ballot, and has kept since.
+    Estimate {
+        /// The ballot of the round, which the sender has promised.
+        promised: Ballot,
+        /// The ballot in which the sender accepted it.
+        ballot: Ballot,
+        /// The slot.
+        slot: Slot,
+        /// What the sender accepted.
+        batch: &'a Batch,
+    },
     /// The sender has accepted what was proposed in all slots through `last`.
     VoteThrough {
         /// The ballot of the proposals.

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use synod_wire::{Ballots, Delivered, Incarnation, Slot, Time};
 
 use crate::{
-    Bug, Dissemination, Effects, ElectionKind, Members, Protocol, ProtocolKind, Record, dissemination,
-    election, registry::protocols,
+    Bug, Dissemination, Effects, ElectionKind, Members, Protocol, ProtocolKind, Record, Threshold,
+    dissemination, election, registry::protocols,
 };
 
 macro_rules! choice {
@@ -148,6 +148,12 @@ impl Options {
     pub fn message_bytes_max(&self, batch_bytes_max: usize) -> usize {
         let pages = ProtocolKind::known().map(|(_, protocol)| (protocol.profile().page_bytes_max)(self));
         pages.fold(batch_bytes_max, usize::max).saturating_add(MESSAGE_HEAD_BYTES)
+    }
+
+    /// How many members decide, under the protocol with these options: a group survives the loss of the others.
+    #[must_use]
+    pub fn threshold(&self) -> Threshold {
+        (self.protocol.profile().threshold)(self)
     }
 
     /// Whether the election times the answers of members, since the protocol places them by it.

@@ -19,7 +19,7 @@ use synod_wire::{DecodeError, Reader, Time, Writer};
 
 use crate::{
     Body, Dissemination, Effects, ElectionKind, Logged, Members, Message, Options, Protocol, ProtocolKind,
-    Record, Restart, Survives, registry::Profile,
+    Record, Restart, Survives, Threshold, registry::Profile,
 };
 
 /// The longest name of a protocol, in bytes.
@@ -68,6 +68,7 @@ impl Outside {
                 times_answers: |_| false,
                 survives,
                 page_bytes_max: |options| options.page_bytes_max,
+                threshold: |_| Threshold::Majority,
                 keys: &[],
                 options_to_try: &[],
                 laboratory: None,

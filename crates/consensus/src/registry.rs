@@ -12,7 +12,8 @@ use synod_wire::{DecodeError, Reader, Time};
 
 use crate::{
     Body, Bug, Dissemination, Effects, Logged, Members, Options, OutsideMessage, OutsideRecord, Protocol,
-    Registered, Restart, UnknownName, dissemination, election, options::choice, outside, overrides::Key,
+    Registered, Restart, Threshold, UnknownName, dissemination, election, options::choice, outside,
+    overrides::Key,
 };
 
 /// The table. Each line has the name in configurations, the first byte of messages and records (4 is that of
@@ -243,6 +244,8 @@ pub(crate) struct Profile {
     pub(crate) survives: Survives,
     /// The largest page of batches in one of its messages, in bytes, if no batch is larger.
     pub(crate) page_bytes_max: fn(&Options) -> usize,
+    /// The value of [`Options::threshold`].
+    pub(crate) threshold: fn(&Options) -> Threshold,
     /// The options that it heeds and that a group can fix, see [`crate::Overrides`].
     pub(crate) keys: &'static [Key],
     /// The value of [`ProtocolKind::options_to_try`].

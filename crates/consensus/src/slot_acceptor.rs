@@ -226,6 +226,18 @@ impl SlotAcceptor {
         accepted.map(|(slot, accepted)| (slot, accepted.ballot, &accepted.batch, accepted.lsn))
     }
 
+    /// What was accepted in a slot, unless it is delivered.
+    #[must_use]
+    pub fn accepted(&self, slot: Slot) -> Option<&Batch> {
+        self.acceptor.accepted(slot).map(|accepted| &accepted.batch)
+    }
+
+    /// Whether a slot is known to be decided.
+    #[must_use]
+    pub fn is_decided(&self, slot: Slot) -> bool {
+        self.acceptor.is_decided(slot)
+    }
+
     /// The peers that are not known to have accepted the proposal of the promised ballot for a slot.
     pub fn lacking(&self, slot: Slot) -> impl Iterator<Item = ReplicaId> {
         let voters = self.acceptor.voters(slot, self.promised);
@@ -374,6 +386,21 @@ impl SlotAcceptor {
         let rules = self.rules();
         self.acceptor.decide_through(through, |accepted| rules.holds_decision(accepted.ballot, ballot));
         self.deliver(effects);
+    }
+
+    /// Records that a slot was decided with this batch, which a ballot proposed. If this replica accepted something
+    /// else there, or nothing, the decision is written.
+    pub(crate) fn decide(&mut self, slot: Slot, ballot: Ballot, batch: &Batch, effects: &mut Effects) {
+        if self.is_decided(slot) {
+            return;
+        }
+        if self.accepted(slot) == Some(batch) {
+            self.acceptor.decide_run(slot, slot, |_| true);
+            self.deliver(effects);
+        } else {
+            let (ballots, batch) = (Ballots::both(ballot), batch.clone());
+            self.control(Control::Learn { slot, ballots, batch, voters: None }, effects);
+        }
     }
 
     /// Carries out the requests that concern what is decided: [`Control::Learn`], [`Control::Installed`] and

@@ -85,6 +85,8 @@ pub struct Follower {
     pub voters: VoterSets,
     /// The members of the cluster that were chosen to vote there; `None` if those of the first group do.
     pub chosen: Option<Vec<ReplicaId>>,
+    /// How many of its voters decide.
+    pub threshold: Threshold,
 }
 
 const FOLLOWED: u8 = 1;
@@ -144,7 +146,7 @@ impl Group {
     #[must_use]
     pub fn follower(&self) -> Follower {
         let chosen = self.placement.as_ref().map(|placement| placement.choice.voters.clone());
-        Follower { voters: self.voter_sets(), chosen }
+        Follower { voters: self.voter_sets(), chosen, threshold: self.threshold() }
     }
 
     /// The members for the groups that follow this one; `None` if none does.
@@ -173,14 +175,14 @@ impl Group {
     /// it follows. While voters of that group change, both its sets of voters have to decide.
     #[must_use]
     pub fn is_needed_by(&self, follower: &Follower, leaving: ReplicaId) -> bool {
-        let Follower { voters: follower, chosen } = follower;
+        let Follower { voters: follower, chosen, threshold } = follower;
         let chosen = |id: &ReplicaId| chosen.as_ref().is_none_or(|chosen| chosen.contains(id));
         let own: Vec<_> = self.voters().filter(chosen).collect();
         let stays = |id: &&ReplicaId| **id != leaving && self.member(**id).is_some();
         let needed = |voters: &[ReplicaId]| {
             let lags = voters != own;
             let left = voters.iter().filter(stays).count();
-            lags && voters.contains(&leaving) && left < Threshold::Majority.least(voters.len())
+            lags && voters.contains(&leaving) && left < threshold.least(voters.len())
         };
         needed(follower.incoming()) || needed(follower.outgoing())
     }
@@ -448,7 +450,7 @@ mod tests {
         let ids = |ids: &[u64]| ids.iter().copied().map(ReplicaId).collect::<Vec<_>>();
         let five = VoterSets::simple(ids(&[1, 2, 3, 4, 5]));
         let needed = |first: &[u64], leaving| {
-            let five = Follower { voters: five.clone(), chosen: None };
+            let five = Follower { voters: five.clone(), chosen: None, threshold: Threshold::Majority };
             Group::of(&Options::default(), ids(first)).is_needed_by(&five, ReplicaId(leaving))
         };
         assert!(!needed(&[1, 2, 3, 4, 5], 1), "it does not lag");

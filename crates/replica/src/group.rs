@@ -7,7 +7,7 @@
 //! protocol that changes voters itself does so within its epoch; see `voters.rs`.
 
 use bytes::Bytes;
-use synod_consensus::{Bug, ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind};
+use synod_consensus::{Bug, ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind, Threshold};
 use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
 
 use crate::{
@@ -225,6 +225,12 @@ impl Group {
         }
         self.overrides.apply(&mut options);
         options
+    }
+
+    /// How many of its voters decide.
+    #[must_use]
+    pub fn threshold(&self) -> Threshold {
+        self.options(&Options::default()).threshold()
     }
 
     /// What this group has and the next one has not, since another protocol orders there: `election=NAME` and options

@@ -326,7 +326,7 @@ mod tests {
 
     use super::*;
     use crate::{Change, ChangeRequest, Follower, MemberInfo};
-    use synod_consensus::{Options, ProtocolKind};
+    use synod_consensus::{Options, ProtocolKind, Threshold};
 
     fn info(name: &str) -> MemberInfo {
         MemberInfo::new(name, vec![format!("http://{name}:1")])
@@ -516,7 +516,10 @@ mod tests {
         assert!(!needed(&left, &followed(&two, &left), 1));
         let moves = placed(&two, &[3, 4], Others::StayAway);
         assert!(needed(&first, &moves, 1), "it has not moved yet");
-        assert_eq!(two.follower(), Follower { voters: two.voter_sets(), chosen: Some(ids(&[1, 2])) });
+        assert_eq!(
+            two.follower(),
+            Follower { voters: two.voter_sets(), chosen: Some(ids(&[1, 2])), threshold: Threshold::Majority }
+        );
     }
 
     /// A change of members, which the group may refuse.

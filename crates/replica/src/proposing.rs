@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_consensus::{Bug, ChangeRefused, Control, ElectionKind, Input, Threshold};
+use synod_consensus::{Bug, ChangeRefused, Control, ElectionKind, Input};
 use synod_wire::{Ballot, Batch, CommandKind, SessionId, Time};
 
 use crate::{
@@ -361,7 +361,7 @@ impl Replica {
             }
         };
         let changes = next.voters().ne(self.group.voters());
-        let quorum = Threshold::Majority.least(next.voters().count());
+        let quorum = next.threshold().least(next.voters().count());
         changes && next.voters().filter(|&id| answers(id)).count() < quorum
     }
 

@@ -13,6 +13,7 @@ use synod_consensus::{
     Decision, Dissemination, ElectionKind, Options, ProtocolKind, dissemination,
     kernel_paxos::{self, Preparation},
     ring::{self, RingDecision, RingLearners, RingOrder, RingVoters},
+    rounds::{self, RoundsAlgorithm, RoundsKind},
     sequence_paxos,
 };
 use synod_replica::{REQUEST_BYTES_MIN, Settings, StateTransfer};
@@ -525,6 +526,7 @@ pub(crate) fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Du
     consensus.page_bytes_max = pick(rng, &[1, 300, 1 << 20]);
     consensus.sequence_paxos = draw_optimisations(Rng::with_seed(rng.clone().u64(..)));
     consensus.kernel_paxos = draw_preparation(Rng::with_seed(rng.clone().u64(..) ^ 0xca_fa));
+    consensus.rounds = draw_log_in_rounds(Rng::with_seed(rng.clone().u64(..) ^ 0x40_d5));
     consensus.ring = draw_ring(Rng::with_seed(rng.clone().u64(..) ^ 0x41_96));
 
     let mut settings = Settings::default();
@@ -590,6 +592,16 @@ fn draw_preparation(mut rng: Rng) -> kernel_paxos::Tuning {
     let mut tuning = kernel_paxos::Tuning::default();
     tuning.prepare =
         pick(&mut rng, &[Preparation::All, Preparation::All, Preparation::Ahead, Preparation::Each]);
+    tuning
+}
+
+/// It has a generator of its own, too.
+fn draw_log_in_rounds(mut rng: Rng) -> rounds::Tuning {
+    use RoundsAlgorithm::{LastVoting3, LastVoting4, OneThirdRule};
+    let mut tuning = rounds::Tuning::default();
+    tuning.algorithm = pick(&mut rng, &[LastVoting3, LastVoting3, LastVoting4, OneThirdRule, OneThirdRule]);
+    tuning.rounds =
+        pick(&mut rng, &[RoundsKind::Swift, RoundsKind::Swift, RoundsKind::Swift, RoundsKind::Timed]);
     tuning
 }
 

@@ -2,7 +2,7 @@
 
 use super::KernelPaxos;
 use crate::{
-    Bug, Dissemination, ElectionKind,
+    Bug, Dissemination, ElectionKind, Threshold,
     options::choice,
     overrides::{Serves, chosen},
     registry::{Profile, Survives},
@@ -48,6 +48,7 @@ pub(crate) const PROFILE: Profile = Profile {
     survives: Survives::ALL,
     // A message is about one slot.
     page_bytes_max: |_| 0,
+    threshold: |_| Threshold::Majority,
     keys: &[chosen!(
         "prepare",
         "all, ahead, each",

@@ -3,7 +3,7 @@
 use super::MultiPaxos;
 use super::planted::Bug as Own;
 use crate::{
-    Bug, Dissemination, ElectionKind,
+    Bug, Dissemination, ElectionKind, Threshold,
     options::choice,
     overrides::chosen,
     registry::{Profile, Survives},
@@ -44,6 +44,7 @@ pub(crate) const PROFILE: Profile = Profile {
     times_answers: |_| false,
     survives: Survives::ALL,
     page_bytes_max: |options| options.page_bytes_max,
+    threshold: |_| Threshold::Majority,
     keys: &[chosen!("decision", "leader, all", multipaxos.decision)],
     options_to_try: &["window-max=1", "decision=all"],
     laboratory: None,

@@ -6,7 +6,7 @@ use super::Raft;
 use super::driftwood::{INTERVAL_MIN, Merge};
 use super::planted::Bug as Own;
 use crate::{
-    Bug, Dissemination, ElectionKind,
+    Bug, Dissemination, ElectionKind, Threshold,
     options::choice,
     overrides::{Key, ON_OFF, Serves, chosen, on_off},
     registry::{Profile, Survives},
@@ -222,6 +222,7 @@ pub(crate) const PROFILE: Profile = Profile {
     times_answers: |_| false,
     survives: Survives::ALL,
     page_bytes_max: |options| options.raft.append_bytes_max,
+    threshold: |_| Threshold::Majority,
     keys: KEYS,
     options_to_try: &[
         "window-max=2",

@@ -2,7 +2,7 @@
 
 use super::{Ring, RingLearners, RingOrder, RingVoters, planted::Bug as Own};
 use crate::{
-    Bug, Dissemination, ElectionKind, Options, Overrides,
+    Bug, Dissemination, ElectionKind, Options, Overrides, Threshold,
     options::choice,
     overrides::{Key, Serves, Shared, chosen},
     registry::{Profile, Survives},
@@ -50,6 +50,7 @@ pub(crate) const PROFILE: Profile = Profile {
     times_answers: |options| options.ring.order == RingOrder::Measured,
     survives: Survives::ALL,
     page_bytes_max: |options| options.page_bytes_max,
+    threshold: |_| Threshold::Majority,
     keys: &[
         chosen!(
             "ring-decision",

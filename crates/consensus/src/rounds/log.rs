@@ -1,5 +1,6 @@
 //! A log in rounds: one stream of rounds orders all slots by LastVoting (Santos 2012, Algorithms 4.1, 4.2, 5.1 and
-//! 5.4). Every replica proposes, and the coordinator of a phase says only in which order.
+//! 5.4). Every replica proposes, and the coordinator of a phase says only in which order. `log/thirds.rs` does the same
+//! by OneThirdRule, without a coordinator.
 //!
 //! A phase φ with its coordinator is the ballot (φ, coordinator). What a round says is what Paxos says of that ballot:
 //!
@@ -17,6 +18,8 @@
 //! Nothing is said before it is durable: a phase is promised before any letter of it leaves, and a restart goes on in a
 //! later one. A replica that lost its log says nothing more in its epoch, not even an empty letter.
 
+mod thirds;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Duration,
@@ -25,9 +28,9 @@ use std::{
 use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Message, Round, Synchronisation,
+    Message, Round, RoundsAlgorithm, Synchronisation,
     pace::Pace,
-    profile::{promised_delay, synchronisation},
+    profile::{letter_bytes_max, promised_delay, synchronisation},
     rules::Rules,
     synchronisation::{Sight, Waited},
 };
@@ -63,6 +66,8 @@ pub struct RoundsLog {
     rounds: u64,
     /// Batches of this replica's clients that are not delivered.
     offers: VecDeque<Batch>,
+    /// What was delivered through this slot does not wait any more.
+    dropped_through: Slot,
     round: Round,
     coordinator: Option<ReplicaId>,
     /// Nothing of this round was sent, and nothing is waited for.
@@ -107,7 +112,8 @@ impl RoundsLog {
         now: Time,
         effects: &mut Effects,
     ) -> RoundsLog {
-        let (promised, rounds) = (promised_delay(&options), options.rounds.algorithm.phase());
+        let algorithm = options.rounds.algorithm;
+        let (promised, rounds) = (promised_delay(&options), algorithm.phase());
         let slots = SlotAcceptor::start_of(RecordsOf::Rounds, options, members, restart, effects);
         let round = first_of(rules.resumes_in(slots.promised().0), rounds);
         let slots_decided = slots.decided();
@@ -116,13 +122,14 @@ impl RoundsLog {
             rules,
             rounds,
             offers: VecDeque::new(),
+            dropped_through: slots_decided,
             round,
             coordinator: None,
             rests: true,
             is_first: true,
             since: now,
             next_seen: None,
-            pace: Pace::new(promised, slots_decided),
+            pace: Pace::new(promised, algorithm.failures_max(), slots_decided),
             received: BTreeMap::new(),
             heard_before: ReplicaSet::default(),
             heard_at: BTreeMap::new(),
@@ -165,6 +172,16 @@ impl RoundsLog {
         LeaderView { ballot: self.slots.promised().0.max(first), leader: None }
     }
 
+    /// Nobody coordinates, and more than two thirds of the members decide.
+    fn is_one_third_rule(&self) -> bool {
+        self.slots.options().rounds.algorithm == RoundsAlgorithm::OneThirdRule
+    }
+
+    /// How many members decide.
+    fn threshold(&self) -> Threshold {
+        self.slots.options().threshold()
+    }
+
     fn place(&self) -> u64 {
         self.round.place(self.rounds)
     }
@@ -194,9 +211,13 @@ impl RoundsLog {
         !self.rules.may_speak(self.slots.role() == Role::Recovering)
     }
 
-    /// Whether something is still to be ordered, as far as this replica knows.
+    /// Whether something is still to be ordered, as far as this replica knows. What others know to be decided is
+    /// fetched from them, and no round helps with that.
     fn is_busy(&self) -> bool {
-        !self.offers.is_empty() || self.slots.last() > self.slots.decided()
+        let is_held =
+            |offer: &Batch| self.slots.accepted_from(Slot::ZERO).any(|(_, _, held, _)| held == offer);
+        self.slots.last() > self.slots.status().decided_elsewhere
+            || self.offers.iter().any(|offer| !is_held(offer))
     }
 
     /// The same, without what the letters of this phase see to.
@@ -204,7 +225,7 @@ impl RoundsLog {
         let Some((first, last, _)) = self.accepted else { return self.is_busy() };
         let is_held = |offer: &Batch| self.slots.accepted_from(first).any(|(_, _, held, _)| held == offer);
         self.slots.last() > last
-            || self.slots.decided().next() < first
+            || self.slots.status().decided_elsewhere.next() < first
             || self.offers.iter().any(|offer| !is_held(offer))
     }
 
@@ -215,6 +236,7 @@ impl RoundsLog {
         if self.is_mute() {
             return;
         }
+        self.drop_delivered(effects);
         self.is_first |= self.rests;
         (self.rests, self.since, self.next_seen) = (false, now, None);
         if self.slots.promised().0 < self.ballot() {
@@ -234,8 +256,12 @@ impl RoundsLog {
         self.said = self.members().ids().iter().map(said).collect();
         self.said_after = after;
         let me = self.me();
-        for (to, message) in self.said.iter().filter(|(to, _)| *to != me) {
-            effects.send(*to, message.clone(), after);
+        if is_for_all {
+            effects.send(self.members().to_peers(), letter, after);
+        } else {
+            for (to, message) in self.said.iter().filter(|(to, _)| *to != me) {
+                effects.send(*to, message.clone(), after);
+            }
         }
         let own = self.said.iter().find(|(to, _)| *to == me).map(|(_, message)| message.clone());
         self.own = own.map(|own| (own, after));
@@ -250,7 +276,12 @@ impl RoundsLog {
         let promised_lsn = self.slots.promised().1;
         let here = self.here(busy);
         match self.place() {
-            1 => self.estimate(ballot, decided, promised_lsn),
+            1 if self.is_one_third_rule() => self.values(promised_lsn),
+            1 => {
+                let (accepted, next, offers, after) = self.page(promised_lsn);
+                let busy = self.is_busy();
+                (Message::Estimate { ballot, decided, next, accepted, offers, busy, delay_micros }, after)
+            }
             2 => match &self.vote {
                 Some((first, batches)) => {
                     let (first, batches) = (*first, batches.clone());
@@ -270,9 +301,11 @@ impl RoundsLog {
         }
     }
 
-    /// What is accepted and not decided, and of what waits as much as fits.
-    fn estimate(&self, ballot: Ballot, decided: Slot, promised_lsn: Lsn) -> (Message, Lsn) {
-        let bytes_max = self.slots.options().page_bytes_max;
+    /// What is accepted and not decided, the first slot of which that is not said, and of what waits as much as fits;
+    /// with the record on which all that rests.
+    fn page(&self, promised_lsn: Lsn) -> (Vec<AcceptedValue>, Option<Slot>, Batches, Lsn) {
+        let decided = self.slots.decided();
+        let bytes_max = letter_bytes_max(self.slots.options());
         let (mut accepted, mut next, mut bytes, mut after) = (Vec::new(), None, 0, promised_lsn);
         for (slot, ballot, batch, lsn) in self.slots.accepted_from(decided.next()) {
             if bytes > 0 && bytes + batch.bytes().len() > bytes_max {
@@ -291,8 +324,7 @@ impl RoundsLog {
         let is_first_too_large = offers.first().is_some_and(|first| first.bytes().len() > room);
         let count = if bytes > 0 && is_first_too_large { 0 } else { fitting(offers.iter(), room) };
         offers.truncate(count);
-        let (offers, busy, delay_micros) = (offers.into(), self.is_busy(), self.pace.micros());
-        (Message::Estimate { ballot, decided, next, accepted, offers, busy, delay_micros }, after)
+        (accepted, next, offers.into(), after)
     }
 
     /// The own letter is heard when others may hear it.
@@ -382,10 +414,12 @@ impl RoundsLog {
     }
 
     /// The sender of a letter knows slots through this one to be decided, in its phase or in earlier ones. Where this
-    /// replica accepted in a phase as late, it accepted what was decided.
+    /// replica accepted in a phase as late, it accepted what was decided. With OneThirdRule it may have another
+    /// estimate.
     fn note_decided(&mut self, round: Round, decided: Slot, effects: &mut Effects) {
         let promised = self.slots.promised().0;
-        let ballot = if round.phase(self.rounds) <= promised.round { promised } else { Ballot::ZERO };
+        let holds = round.phase(self.rounds) <= promised.round && !self.is_one_third_rule();
+        let ballot = if holds { promised } else { Ballot::ZERO };
         self.slots.decide_through(decided, ballot, effects);
     }
 
@@ -417,7 +451,8 @@ impl RoundsLog {
         let members = self.members();
         let is_up = |id| !members.contains(self.down, id);
         if !self.is_mute() {
-            return if members.is_quorum(members.those(is_up)) { Route::Here } else { Route::Nowhere };
+            let is_quorum = members.is_quorum_of(self.threshold(), members.those(is_up));
+            return if is_quorum { Route::Here } else { Route::Nowhere };
         }
         let others = || members.peers().filter(|&id| is_up(id));
         let other = others().find(|&id| members.contains(self.there, id)).or_else(|| others().next());
@@ -449,7 +484,7 @@ impl RoundsLog {
         Sight {
             rules: self.rules,
             members: self.members(),
-            threshold: Threshold::Majority,
+            threshold: self.threshold(),
             round: self.round,
             place: self.place(),
             coordinator: self.coordinator,
@@ -508,6 +543,7 @@ impl RoundsLog {
                 self.enter(self.round.next());
             }
         }
+        self.drop_delivered(effects);
         let is_needed = self.is_busy() || self.rests_last_busy();
         if self.place() == 1 {
             self.pace.begins(self.phase(), self.slots.decided(), is_needed);
@@ -525,6 +561,7 @@ impl RoundsLog {
         let letters = self.received.get(&self.round).cloned().unwrap_or_default();
         self.heard_before = self.members().those(|id| letters.contains_key(&id));
         match self.place() {
+            1 if self.is_one_third_rule() => self.count_values(&letters, effects),
             1 => self.count_estimates(&letters),
             2 => self.accept_vote(&letters, effects),
             _ => {}
@@ -554,6 +591,9 @@ impl RoundsLog {
         if promised.round == round.phase(self.rounds) {
             // It was promised already, for what was learned.
             self.coordinator = Some(promised.replica);
+        }
+        if self.is_one_third_rule() {
+            self.coordinator = self.members().ids().first().copied();
         }
     }
 
@@ -618,7 +658,7 @@ impl RoundsLog {
             let Some(batch) = batch else { break };
             batches.push(batch);
         }
-        batches.truncate(fitting(batches.iter(), self.slots.options().page_bytes_max));
+        batches.truncate(fitting(batches.iter(), letter_bytes_max(self.slots.options())));
         batches.into()
     }
 
@@ -714,9 +754,13 @@ impl RoundsLog {
         }
     }
 
-    /// Batches that were delivered wait no more.
-    fn drop_delivered(&mut self, mark: usize, effects: &mut Effects) {
-        for effect in effects.split_off(mark) {
+    /// Batches that were delivered wait no more. A letter that still named them would have them ordered again.
+    fn drop_delivered(&mut self, effects: &mut Effects) {
+        if self.dropped_through == self.slots.decided() {
+            return;
+        }
+        self.dropped_through = self.slots.decided();
+        for effect in effects.split_off(0) {
             if let Effect::Deliver { batch, .. } = &effect {
                 self.offers.retain(|offer| offer != batch);
             }
@@ -741,7 +785,6 @@ fn in_turns(mut waiting: Vec<VecDeque<Batch>>) -> Vec<Batch> {
 
 impl Protocol for RoundsLog {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
-        let mark = effects.mark();
         match input {
             Input::Receive { from, message } => {
                 if let crate::Message::Rounds(message) = message {
@@ -768,7 +811,7 @@ impl Protocol for RoundsLog {
             }
             Input::Propose { .. } => {}
         }
-        self.drop_delivered(mark, effects);
+        self.drop_delivered(effects);
     }
 
     fn promised(&self) -> Ballot {

@@ -78,6 +78,14 @@ fn options() -> Options {
     Options { election_timeout: Duration::from_millis(300), ..Options::of(ProtocolKind::Rounds) }
 }
 
+fn with(text: &str) -> Options {
+    let mut options = options();
+    text.parse::<crate::Overrides>().unwrap().apply(&mut options);
+    options
+}
+
+const ONE_THIRD_RULE: &str = "algorithm=one-third-rule";
+
 impl World {
     fn new(n: usize, seed: u64, loss: f64) -> World {
         World::with_rules(n, seed, loss, &SOUND)
@@ -327,6 +335,7 @@ fn a_calm_group_orders_what_every_replica_proposes_and_rests() {
             world.nodes[0].delivered
         );
         assert_eq!(delivered(&world).len(), 40);
+        assert_eq!(world.decided.len(), 40, "{n}: each is ordered once");
         assert_eq!(world.answered, 40);
         let before = world.messages;
         world.run(20_000 * MS);
@@ -337,9 +346,7 @@ fn a_calm_group_orders_what_every_replica_proposes_and_rests() {
 #[test]
 fn timed_rounds_and_phases_of_four_rounds_order_the_same() {
     for text in ["rounds=timed", "algorithm=last-voting-4", "rounds=timed,algorithm=last-voting-4"] {
-        let mut options = options();
-        text.parse::<crate::Overrides>().unwrap().apply(&mut options);
-        let mut world = World::with_options(3, 7, 0.0, &SOUND, options);
+        let mut world = World::with_options(3, 7, 0.0, &SOUND, with(text));
         for number in 0..40 {
             world.at(number * 5 * MS, Event::Proposal(number as usize % 3, batch(number)));
         }
@@ -347,6 +354,30 @@ fn timed_rounds_and_phases_of_four_rounds_order_the_same() {
         assert!(world.violation.is_none(), "{text}: {:?}", world.violation);
         assert_eq!(delivered(&world).len(), 40, "{text}");
         assert!(world.nodes.iter().all(|node| node.delivered == world.nodes[0].delivered), "{text}");
+    }
+}
+
+/// In calm all give the same slots to what waits, so that the next round decides it.
+#[test]
+fn one_third_rule_orders_the_same_and_rests() {
+    for n in [1, 3, 4, 5] {
+        for text in [ONE_THIRD_RULE, "algorithm=one-third-rule,rounds=timed"] {
+            let mut world = World::with_options(n, 7, 0.0, &SOUND, with(text));
+            for number in 0..40 {
+                let me = number as usize % n;
+                world.at(number * 5 * MS, Event::Proposal(me, batch(number)));
+                world.at(number * 5 * MS + MS, Event::Read((me + 1) % n));
+            }
+            world.run(5_000 * MS);
+            assert!(world.violation.is_none(), "{n}, {text}: {:?}", world.violation);
+            assert_eq!((delivered(&world).len(), world.answered), (40, 40), "{n}, {text}");
+            let last = world.decided.len() as u64;
+            assert_eq!(last, 40, "{n}, {text}: each is ordered once");
+            assert!(world.nodes.iter().all(|node| node.delivered == Slot(last)), "{n}, {text}");
+            let before = world.messages;
+            world.run(20_000 * MS);
+            assert_eq!(world.messages, before, "{n}, {text}: nothing waits");
+        }
     }
 }
 
@@ -454,14 +485,20 @@ fn a_machine_that_falls_silent_stops_the_order_for_a_fraction_of_an_election_tim
 
 /// Plays a run with crashes and loss, in which a minority may lose its logs, and then a calm end.
 fn play(seed: u64, rules: &'static Rules) -> Result<(), String> {
+    play_with(seed, rules, options())
+}
+
+/// The same with these options, where those may lose their logs that are not needed to decide.
+fn play_with(seed: u64, rules: &'static Rules, options: Options) -> Result<(), String> {
     let mut random = Rng::with_seed(seed);
-    let n = random.usize(2..=5);
-    let mut world = World::with_rules(n, seed, [0.0, 0.1, 0.4][random.usize(..3)], rules);
+    let threshold = options.threshold();
+    let n = random.usize(2..=5) + if threshold == Threshold::TwoThirds { 2 } else { 0 };
+    let mut world = World::with_options(n, seed, [0.0, 0.1, 0.4][random.usize(..3)], rules, options);
     for number in 0..60 {
         world.at(random.u64(..2_000 * MS), Event::Proposal(random.usize(..n), batch(number)));
         world.at(random.u64(..2_000 * MS), Event::Read(random.usize(..n)));
     }
-    let losers = random.usize(..=(n - 1) / 2);
+    let losers = random.usize(..=n - threshold.least(n));
     for _ in 0..random.usize(..12) {
         let (me, at) = (random.usize(..n), random.u64(..2_000 * MS));
         // Always the same members, so that these are never a majority.
@@ -479,7 +516,8 @@ fn play(seed: u64, rules: &'static Rules) -> Result<(), String> {
         let there = delivered(&world);
         for number in (0..60).filter(|number| !there.contains(&batch(*number).bytes().to_vec())) {
             // A replica that lost its log takes no commands.
-            world.at(number * MS, Event::Proposal(n - 1 - number as usize % (n / 2 + 1), batch(number)));
+            let remembers = n - 1 - number as usize % threshold.least(n);
+            world.at(number * MS, Event::Proposal(remembers, batch(number)));
         }
     }
     world.run(13_000 * MS);
@@ -503,6 +541,9 @@ fn play(seed: u64, rules: &'static Rules) -> Result<(), String> {
 fn crashes_and_loss_leave_one_order() {
     for seed in 0..60 {
         play(seed, &SOUND).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    }
+    for seed in 0..60 {
+        play_with(seed, &SOUND, with(ONE_THIRD_RULE)).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
     }
 }
 
@@ -570,6 +611,39 @@ fn an_estimate_that_is_a_page_counts_for_the_slots_before_its_end_alone() {
         None,
         "one of three says that nothing is chosen in slot 11"
     );
+}
+
+/// A phase costs three rounds however little it orders. With letters of one batch, as the bound on pages allows, it
+/// would order less than replicas and clients ask for.
+#[test]
+fn a_letter_has_room_for_several_batches_however_small_a_page_is() {
+    let members = Members::new((1..=3).map(ReplicaId), ReplicaId(1));
+    let options = Options { page_bytes_max: 1, ..options() };
+    let (restart, mut effects) = (Restart::first(Incarnation(1)), Effects::new(Lsn::ZERO));
+    let mut replica = RoundsLog::start(options, members, &restart, &SOUND, Time::ZERO, &mut effects);
+    replica.offers = (1..=9).map(batch).collect();
+    let (Message::Estimate { offers, .. }, _) = replica.letter() else { panic!("the first round") };
+    assert_eq!(offers.len(), 9);
+    replica.coordinator = Some(replica.me());
+    let letters = [(1, waits(1, 0, None, &[1, 2, 3])), (2, waits(1, 0, None, &[4, 5, 6]))];
+    replica.count_estimates(&letters.map(|(from, letter)| (ReplicaId(from), letter)).into());
+    assert_eq!(replica.vote.map(|(_, batches)| batches.len()), Some(6));
+}
+
+/// It fetches what others know to be decided. If it called itself busy meanwhile, all would run through rounds as
+/// fast as the network lets them.
+#[test]
+fn a_replica_that_is_behind_keeps_nobody_from_resting() {
+    let (mut replica, mut effects) = alone();
+    replica.slots.promise(replica.ballot(), &mut effects);
+    replica.slots.accept(Slot(2), &batch(1), &mut effects);
+    replica.offers.push_back(batch(1));
+    assert!(replica.is_busy() && replica.has_more());
+    replica.slots.decide_through(Slot(5), Ballot::ZERO, &mut effects);
+    assert_eq!(replica.slots.decided(), Slot::ZERO);
+    assert!(!replica.is_busy() && !replica.has_more());
+    replica.offers.push_back(batch(2));
+    assert!(replica.is_busy() && replica.has_more());
 }
 
 #[test]
@@ -644,5 +718,17 @@ fn bugs_of_the_log_are_found() {
         let found =
             (0..1500).any(|seed| std::panic::catch_unwind(|| play(seed, rules)).is_ok_and(|it| it.is_err()));
         assert!(found, "{bug:?}: not found");
+    }
+}
+
+#[test]
+fn bugs_of_the_log_by_one_third_rule_are_found() {
+    let bugs = [Bug::DecideWithMajority, Bug::AdoptWithMajority, Bug::AdoptSmallest, Bug::CountDecided];
+    for bug in bugs {
+        let rules = replaced(bug);
+        let fails = |seed| play_with(seed, rules, with(ONE_THIRD_RULE)).is_err();
+        let found = (0..3000).find(|&seed| std::panic::catch_unwind(|| fails(seed)).is_ok_and(|fails| fails));
+        println!("{bug:?}: {found:?}");
+        assert!(found.is_some(), "{bug:?}: not found");
     }
 }

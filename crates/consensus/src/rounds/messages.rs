@@ -6,6 +6,7 @@
 //! | `Vote` | ⟨vote⟩ of round 2 | proposal |
 //! | `Acknowledgement` | ⟨ack⟩ of round 3 | vote |
 //! | `Here` | an empty message | nothing |
+//! | `Values` | ⟨x⟩ of OneThirdRule, to all | vote |
 //!
 //! What is accepted in a slot stands for `x`, the ballot in which it was accepted for `ts`.
 
@@ -113,14 +114,39 @@ crate::messages! {
             /// The slot.
             last: Slot,
         },
+        /// The only letter of OneThirdRule, to all: its round is the ballot's.
+        7, Vote,
+        claims { accepted.iter().map(|value| value.estimated_in(*ballot)).collect() },
+        text (
+            "Values {ballot}, decided {decided}: {}{}; waits: {}{}",
+            accepted_text(accepted, batch), more(*next), joined(offers, batch), busy_text(*busy)
+        ):
+        Values {
+            /// The round, and the lowest member, which all name.
+            ballot: Ballot,
+            /// Slots through this one are decided.
+            decided: Slot,
+            /// The first slot that the letter does not speak of any more.
+            next: Option<Slot>,
+            /// The estimates of the sender for slots after the decided ones, with the rounds since which it has them.
+            accepted: Vec<AcceptedValue>,
+            /// What the sender's clients wait for, and is no estimate of it yet.
+            offers: Batches,
+            /// Whether the sender has something that this letter does not see to.
+            busy: bool,
+            /// The delay that the sender's time-outs allow for in this round, in microseconds.
+            delay_micros: u32,
+        },
     }
     described with batch;
     checked by Message::is_of_a_round;
     claims {
         fn letter(&self) -> Option<Letter> {
             let (phase, place) = self.place()?;
-            let coordinator = self.ballot().map(|ballot| ballot.replica);
-            Some(Letter { phase, place, estimates_to: coordinator.filter(|_| place == 1) })
+            let Message::Estimate { ballot, .. } = self else {
+                return Some(Letter { phase, place, estimates_to: None });
+            };
+            Some(Letter { phase, place, estimates_to: Some(ballot.replica) })
         }
     }
 }
@@ -134,7 +160,7 @@ impl Message {
     /// The phase and the place in it, from 1, if it is a letter.
     fn place(&self) -> Option<(u64, u8)> {
         match self {
-            Message::Estimate { ballot, .. } => Some((ballot.round, 1)),
+            Message::Estimate { ballot, .. } | Message::Values { ballot, .. } => Some((ballot.round, 1)),
             Message::Vote { ballot, .. } => Some((ballot.round, 2)),
             Message::Acknowledgement { ballot, .. } => Some((ballot.round, 3)),
             Message::Here { phase, place, .. } => Some((*phase, *place)),
@@ -152,6 +178,7 @@ impl Message {
     pub(super) fn delay(&self) -> Option<(u64, u32)> {
         match self {
             Message::Estimate { ballot, delay_micros, .. }
+            | Message::Values { ballot, delay_micros, .. }
             | Message::Vote { ballot, delay_micros, .. }
             | Message::Acknowledgement { ballot, delay_micros, .. } => Some((ballot.round, *delay_micros)),
             Message::Here { phase, delay_micros, .. } => Some((*phase, *delay_micros)),
@@ -163,6 +190,7 @@ impl Message {
     pub(super) fn ballot(&self) -> Option<Ballot> {
         match self {
             Message::Estimate { ballot, .. }
+            | Message::Values { ballot, .. }
             | Message::Vote { ballot, .. }
             | Message::Acknowledgement { ballot, .. } => Some(*ballot),
             Message::Here { .. } | Message::Ask { .. } | Message::Told { .. } => None,
@@ -173,6 +201,7 @@ impl Message {
     pub(super) fn decided(&self) -> Slot {
         match self {
             Message::Estimate { decided, .. }
+            | Message::Values { decided, .. }
             | Message::Vote { decided, .. }
             | Message::Acknowledgement { decided, .. }
             | Message::Here { decided, .. } => *decided,
@@ -184,6 +213,7 @@ impl Message {
     pub(super) fn is_busy(&self) -> bool {
         match self {
             Message::Estimate { busy, .. }
+            | Message::Values { busy, .. }
             | Message::Acknowledgement { busy, .. }
             | Message::Here { busy, .. } => *busy,
             Message::Vote { .. } => true,

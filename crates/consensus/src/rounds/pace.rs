@@ -20,8 +20,9 @@ pub(super) struct Pace {
     micros: u32,
     /// The latest phase of which this replica knows the delay: its own, or that of a letter.
     phase: u64,
-    /// Phases in a row that decided nothing though something waited.
+    /// Phases in a row that decided nothing though something waited; with `failures_max` time-outs are too short.
     failed: u32,
+    failures_max: u32,
     /// Since the last phase in which time-outs could be halved: whether they grew, and whether something was decided.
     grew: bool,
     decides: bool,
@@ -30,17 +31,21 @@ pub(super) struct Pace {
 
 /// The longest delay is this many times as long as the promised one.
 const FACTOR_MAX: u32 = 32;
-/// In each phase of this many, shorter time-outs are tried if they did not grow in those before it. All replicas do so
-/// in the same phase: a replica that did it alone would hear of longer ones from the others.
-const CALM_PHASES: u64 = 8;
+/// In each phase of this many times as many as may fail, shorter time-outs are tried if they did not grow in those
+/// before it. All replicas do so in the same phase: a replica that did it alone would hear of longer ones from the
+/// others. Rarely enough that most phases decide where shorter ones are always too short, and often enough that a
+/// group soon forgets what it lived through.
+const CALM_FACTOR: u32 = 2;
 
 impl Pace {
-    /// That of a replica to which this delay was promised, and which knows slots through this one to be decided.
-    pub(super) fn new(promised: Duration, decided: Slot) -> Pace {
+    /// That of a replica to which this delay was promised, and which knows slots through this one to be decided, where
+    /// time-outs are too short if this many phases in a row decide nothing.
+    pub(super) fn new(promised: Duration, failures_max: u32, decided: Slot) -> Pace {
         let least_micros = u32::try_from(promised.as_micros()).unwrap_or(u32::MAX).max(1);
         let most_micros = least_micros.saturating_mul(FACTOR_MAX);
         let (micros, phase) = (least_micros, 0);
-        Pace { least_micros, most_micros, micros, phase, failed: 0, grew: false, decides: false, decided }
+        let (failed, grew, decides) = (0, false, false);
+        Pace { least_micros, most_micros, micros, phase, failed, failures_max, grew, decides, decided }
     }
 
     /// The delay that time-outs allow for now.
@@ -54,11 +59,10 @@ impl Pace {
     }
 
     /// A letter of a phase tells the delay that its sender allows for in it. That of a later phase replaces the own
-    /// one.
+    /// one. No replica allows for less than it was promised: its own letters bring those with shorter time-outs along.
     pub(super) fn hear(&mut self, phase: u64, micros: u32) {
-        // Settings of members differ, but not without bound: one letter neither stops the group nor makes it race.
-        let least_micros = (self.least_micros / FACTOR_MAX).max(1);
-        let micros = micros.clamp(least_micros, self.most_micros.saturating_mul(FACTOR_MAX));
+        // Settings of members differ, but not without bound: one letter does not stop the group.
+        let micros = micros.clamp(self.least_micros, self.most_micros.saturating_mul(FACTOR_MAX));
         if phase > self.phase {
             (self.phase, self.micros) = (phase, micros);
         } else if phase == self.phase {
@@ -66,8 +70,8 @@ impl Pace {
         }
     }
 
-    /// A phase is over, and another begins. One that decides nothing may have lost its coordinator; with two in a row
-    /// time-outs are too short. Where a letter told the delay of the phase that begins, it holds.
+    /// A phase is over, and another begins. One that decides nothing may have lost its coordinator; with several in a
+    /// row time-outs are too short. Where a letter told the delay of the phase that begins, it holds.
     pub(super) fn begins(&mut self, phase: u64, decided: Slot, is_needed: bool) {
         if decided > self.decided {
             (self.decided, self.failed, self.decides) = (decided, 0, true);
@@ -75,13 +79,13 @@ impl Pace {
             self.failed += 1;
         }
         let is_told = phase <= self.phase;
-        if self.failed >= 2 {
+        if self.failed >= self.failures_max {
             (self.failed, self.grew) = (0, true);
             if !is_told {
                 self.micros = self.micros.max(self.most_micros.min(self.micros.saturating_mul(2)));
             }
         }
-        if phase.is_multiple_of(CALM_PHASES) {
+        if phase.is_multiple_of(u64::from(CALM_FACTOR * self.failures_max)) {
             if self.decides && !self.grew && !is_told {
                 self.micros = self.micros.min(self.least_micros.max(self.micros / 2));
             }
@@ -99,8 +103,8 @@ mod tests {
 
     #[test]
     fn time_outs_grow_while_phases_decide_nothing_and_shrink_in_a_phase_that_all_know() {
-        let mut pace = Pace::new(MICRO, Slot(7));
-        let mut phase = 80;
+        let mut pace = Pace::new(MICRO, 2, Slot(7));
+        let mut phase = 81;
         let mut end = |pace: &mut Pace, decided, is_needed| {
             phase += 1;
             pace.begins(phase, Slot(decided), is_needed);
@@ -116,7 +120,7 @@ mod tests {
         let mut before = pace.micros();
         for slot in 9..80 {
             let (phase, micros) = end(&mut pace, slot, true);
-            assert!(micros == before || phase % CALM_PHASES == 0 && 2 * micros == before);
+            assert!(micros == before || phase % 4 == 0 && 2 * micros == before);
             before = micros;
         }
         assert_eq!(before, 1);
@@ -126,7 +130,7 @@ mod tests {
     /// is never heard in its round.
     #[test]
     fn all_that_are_in_a_phase_take_the_longest_time_outs_and_those_of_a_later_one() {
-        let mut pace = Pace::new(MICRO, Slot(7));
+        let mut pace = Pace::new(MICRO, 2, Slot(7));
         pace.begins(4, Slot(8), true);
         pace.hear(4, 4);
         pace.hear(4, 2);
@@ -142,10 +146,11 @@ mod tests {
         assert_eq!(pace.micros(), 4);
     }
 
-    /// A replica that was promised less takes what it hears, and does not come below its own promise by itself.
+    /// A replica that was promised less takes what it hears. One member with a far shorter time-out does not shorten
+    /// those of the others.
     #[test]
-    fn a_delay_that_is_heard_holds_whatever_was_promised() {
-        let mut pace = Pace::new(10 * MICRO, Slot(7));
+    fn a_longer_delay_that_is_heard_holds_and_none_is_shorter_than_was_promised() {
+        let mut pace = Pace::new(10 * MICRO, 2, Slot(7));
         pace.hear(6, 400);
         assert_eq!(pace.delay(), 400 * MICRO);
         (7..10).for_each(|phase| pace.begins(phase, Slot(7), true));
@@ -153,10 +158,10 @@ mod tests {
         (10..100).for_each(|phase| pace.begins(phase, Slot(phase), true));
         assert_eq!(pace.micros(), 10);
         pace.hear(200, 3);
-        assert_eq!(pace.micros(), 3);
-        (201..217).for_each(|phase| pace.begins(phase, Slot(phase), true));
-        assert_eq!(pace.micros(), 3);
-        pace.hear(217, 0);
-        assert_eq!(pace.micros(), 1, "no time-out is nothing");
+        assert_eq!(pace.micros(), 10);
+        pace.hear(201, 0);
+        assert_eq!(pace.micros(), 10);
+        pace.hear(202, u32::MAX);
+        assert_eq!(pace.micros(), 10 * FACTOR_MAX * FACTOR_MAX);
     }
 }

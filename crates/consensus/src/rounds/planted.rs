@@ -28,6 +28,14 @@ pub enum Bug {
     AnswerOfEarlierLife,
     /// A replica that lost its log sends letters, if empty ones.
     SpeakWithoutMemory,
+    /// OneThirdRule decides what a majority said.
+    DecideWithMajority,
+    /// OneThirdRule adopts what is most frequent among a majority.
+    AdoptWithMajority,
+    /// Of several values OneThirdRule adopts the smallest, however often it is said.
+    AdoptSmallest,
+    /// OneThirdRule counts estimates for slots of which some members say nothing any more, since they are decided.
+    CountDecided,
 }
 
 static SOUND: Rules = Rules::SOUND;
@@ -55,6 +63,14 @@ pub(super) fn replaced(bug: Bug) -> &'static Rules {
         }
         Bug::ReadAtDecided => const { &Rules { read_through: |_, decided| decided, ..SOUND } },
         Bug::AnswerOfEarlierLife => const { &Rules { is_own_question: |_, _| true, ..SOUND } },
+        Bug::DecideWithMajority => {
+            const { &Rules { is_decided: |members, set| members.is_quorum(set), ..SOUND } }
+        }
+        Bug::AdoptWithMajority => {
+            const { &Rules { hears_enough: |members, set| members.is_quorum(set), ..SOUND } }
+        }
+        Bug::AdoptSmallest => const { &Rules { is_preferred: |_, held| held == 0, ..SOUND } },
+        Bug::CountDecided => const { &Rules { counts_after: |_, delivered| delivered, ..SOUND } },
         Bug::SpeakWithoutMemory => const { &Rules { may_speak: |_| true, ..SOUND } },
     }
 }

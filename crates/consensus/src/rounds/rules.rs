@@ -149,6 +149,12 @@ rules! {
 
     // The log.
 
+    /// Estimates of OneThirdRule count for slots after those that any of the letters tells to be decided: of the others
+    /// its sender says nothing any more, so that what was decided may be the rarer one.
+    fn counts_after(decided: Slot, _delivered: Slot) -> Slot {
+        decided
+    }
+
     /// The coordinator of a ballot counts estimates that name it: each is of a replica that takes no other for the
     /// coordinator of that phase.
     fn counts_estimate(named: Ballot, own: Ballot) -> bool {

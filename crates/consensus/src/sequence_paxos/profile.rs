@@ -3,7 +3,7 @@
 use super::SequencePaxos;
 use super::planted::Bug as Own;
 use crate::{
-    Bug, Dissemination, ElectionKind,
+    Bug, Dissemination, ElectionKind, Threshold,
     overrides::{Key, ON_OFF, Serves, on_off},
     registry::{Profile, Survives},
 };
@@ -73,6 +73,7 @@ pub(crate) const PROFILE: Profile = Profile {
     times_answers: |_| false,
     survives: Survives::ALL,
     page_bytes_max: |options| options.page_bytes_max,
+    threshold: |_| Threshold::Majority,
     keys: &[
         switch!("batched-accepts", batched_accepts),
         switch!("latest-decide", latest_decide),

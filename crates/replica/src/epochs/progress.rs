@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use synod_consensus::{Bug, Input, LeaderView, Link, Threshold};
+use synod_consensus::{Bug, Input, LeaderView, Link};
 use synod_wire::{Epoch, ReplicaId, Slot, Time};
 
 use crate::{
@@ -326,7 +326,7 @@ impl Replica {
         let knows = self.decided.last() >= self.reports.called;
         if settled
             && knows
-            && self.reports.successors.len() >= Threshold::Majority.least(voters)
+            && self.reports.successors.len() >= self.group.threshold().least(voters)
             && !self.reports.retired
         {
             self.reports.retired = true;

@@ -199,6 +199,7 @@ impl Groups {
             | Claim::PromiseSequence { .. }
             | Claim::Vote { .. }
             | Claim::Told { .. }
+            | Claim::Estimate { .. }
             | Claim::VoteThrough { .. }
             | Claim::Leads { .. }
             | Claim::Propose { .. } => true,

@@ -4,6 +4,7 @@ mod batches;
 #[cfg(feature = "kv")]
 mod compactions;
 mod decided;
+mod estimates;
 mod gates;
 mod goodput;
 mod groups;

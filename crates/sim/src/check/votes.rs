@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use synod_consensus::{Claim, Extent, Fact};
+use synod_consensus::{Claim, Extent, Fact, Threshold};
 use synod_replica::{Group, LogRecord};
 use synod_wire::{Ballot, Batch, Epoch, Lsn, ReplicaId, Slot};
 
-use super::invariant::{Checked, Invariant, demand};
+use super::{
+    estimates::Estimates,
+    invariant::{Checked, Invariant, demand},
+};
 
 /// What is known of one replica's log, and of its messages.
 #[derive(Debug, Default)]
@@ -260,14 +263,18 @@ struct EpochVotes {
     announced: BTreeMap<Ballot, Slot>,
     /// For each ballot, the slot through which any replica said so in a promise of it.
     promised: BTreeMap<Ballot, Slot>,
+    /// Where there are estimates in the place of proposals.
+    estimates: Option<Estimates>,
 }
 
 impl EpochVotes {
     /// The votes of an epoch with the voters of this group.
     fn new(replicas: usize, group: &Group) -> EpochVotes {
         let voters = group.voters().fold(0_u64, |set, id| set | 1 << (id.0 - 1));
+        let quorum = group.threshold().least(voters.count_ones() as usize);
+        let has_estimates = group.threshold() == Threshold::TwoThirds;
         EpochVotes {
-            quorum: voters.count_ones() / 2 + 1,
+            quorum: u32::try_from(quorum).expect("few voters"),
             voters,
             ended: false,
             acceptors: (0..replicas).map(|_| Acceptor::default()).collect(),
@@ -275,6 +282,7 @@ impl EpochVotes {
             lives: BTreeMap::new(),
             announced: BTreeMap::new(),
             promised: BTreeMap::new(),
+            estimates: has_estimates.then(|| Estimates::new(quorum)),
         }
     }
 
@@ -366,6 +374,13 @@ impl EpochVotes {
     }
 
     fn voted(&mut self, replica: usize, ballot: Ballot, slot: Slot, batch: Batch) -> Checked {
+        if let Some(estimates) = &mut self.estimates {
+            // What is decided, a quorum holds at some moment, and from then on.
+            if estimates.hold(replica, ballot, slot, &batch) {
+                self.slots.entry(slot).or_default().chosen = Some((Ballot::ZERO, batch));
+            }
+            return Ok(());
+        }
         let proposed = self.slots.entry(slot).or_default();
         let (known, votes) = proposed.ballots.entry(ballot).or_insert_with(|| (batch.clone(), 0));
         demand(*known == batch, Invariant::OneProposal, || {
@@ -443,6 +458,10 @@ impl EpochVotes {
             Claim::Vote { ballot, slot } => self.vote_leaves(replica, id, *ballot, *slot),
             Claim::Told { promised, ballot, slot, batch } => {
                 self.told_leaves(replica, id, (*promised, *ballot), *slot, batch)
+            }
+            Claim::Estimate { promised, ballot, slot, batch } => {
+                self.follows(replica, id, *promised)?;
+                self.estimate_leaves(replica, id, (*promised, *ballot), *slot, batch)
             }
             Claim::VoteThrough { ballot, last } => {
                 self.follows(replica, id, *ballot)?;
@@ -607,6 +626,24 @@ impl EpochVotes {
             *told = ballot.max(*told);
         }
         Ok(())
+    }
+
+    /// A replica says its estimate in a round.
+    fn estimate_leaves(
+        &mut self,
+        replica: usize,
+        id: ReplicaId,
+        (promised, ballot): (Ballot, Ballot),
+        slot: Slot,
+        batch: &Batch,
+    ) -> Checked {
+        let is_chosen = self.chosen(slot) == Some(batch);
+        let estimates = self.estimates.as_mut().expect("in such an epoch alone replicas say estimates");
+        let is_held = estimates.holds(replica, ballot, slot, batch);
+        demand(is_held || is_chosen, Invariant::DurableBeforePromise, || {
+            format!("{id} says an estimate for slot {slot} of ballot {ballot}; its log does not hold that")
+        })?;
+        estimates.said(replica, promised.round, slot, batch)
     }
 
     fn sequence_promise_leaves(

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use synod_consensus::Threshold;
 use synod_wire::{Ballot, Slot};
 
 use super::{
@@ -55,9 +56,29 @@ struct Chosen {
     since: Ballot,
 }
 
-/// Checks the deeds of all replicas.
-pub(super) fn judge(deeds: &[&Deeds]) -> Result<Verdict, Violation> {
+/// Checks the deeds of all replicas of a group, of which a quorum by this threshold decides.
+pub(super) fn judge(deeds: &[&Deeds], threshold: Threshold) -> Result<Verdict, Violation> {
     agree(deeds)?;
+    let chosen = match threshold {
+        Threshold::Majority => chosen_by_ballots(deeds)?,
+        Threshold::TwoThirds => chosen_by_estimates(deeds, threshold),
+    };
+    let mut delivered = 0;
+    for deeds in deeds {
+        delivered = delivered.max(deeds.delivered.len() as u64);
+        for (slot, &value) in (1..).map(Slot).zip(&deeds.delivered) {
+            demand(
+                chosen.get(&slot).is_some_and(|chosen| chosen.value == value),
+                Invariant::QuorumDurable,
+                || format!("slot {slot} was delivered, and no quorum holds that durably in one ballot"),
+            )?;
+        }
+    }
+    Ok(Verdict { chosen, delivered })
+}
+
+/// What was chosen where a ballot has one proposal for a slot.
+fn chosen_by_ballots(deeds: &[&Deeds]) -> Result<BTreeMap<Slot, Chosen>, Violation> {
     let elements = elements(deeds)?;
     let chosen = chosen(deeds, &elements)?;
     for (&(slot, ballot), element) in &elements {
@@ -78,18 +99,23 @@ pub(super) fn judge(deeds: &[&Deeds]) -> Result<Verdict, Violation> {
             })?;
         }
     }
-    let mut delivered = 0;
+    Ok(chosen)
+}
+
+/// What may be chosen where each replica has an estimate: what enough of them hold durably at this moment. Without that
+/// nothing is decided; and what is decided, enough of them hold for good.
+fn chosen_by_estimates(deeds: &[&Deeds], threshold: Threshold) -> BTreeMap<Slot, Chosen> {
+    let mut held: BTreeMap<(Slot, Value), usize> = BTreeMap::new();
     for deeds in deeds {
-        delivered = delivered.max(deeds.delivered.len() as u64);
-        for (slot, &value) in (1..).map(Slot).zip(&deeds.delivered) {
-            demand(
-                chosen.get(&slot).is_some_and(|chosen| chosen.value == value),
-                Invariant::QuorumDurable,
-                || format!("slot {slot} was delivered, and no quorum holds that durably in one ballot"),
-            )?;
+        let last: BTreeMap<Slot, Ballot> = deeds.votes.iter().copied().collect();
+        for place in last {
+            let value = deeds.elements.get(&place).map_or(Values::STRANGE, |element| element.value);
+            *held.entry((place.0, value)).or_default() += 1;
         }
     }
-    Ok(Verdict { chosen, delivered })
+    let (ballot, since) = (Ballot::ZERO, Ballot::ZERO);
+    let chosen = held.into_iter().filter(|(_, count)| *count >= threshold.least(deeds.len()));
+    chosen.map(|((slot, value), _)| (slot, Chosen { value, ballot, since })).collect()
 }
 
 impl Verdict {

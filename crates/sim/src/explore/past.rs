@@ -148,6 +148,11 @@ impl Past {
                 }
                 Ok(())
             }
+            Claim::Estimate { promised, ballot, slot, .. } => {
+                self.follows(by, *promised, "says its estimates in")?;
+                self.votes(by, *slot, *ballot, owed);
+                Ok(())
+            }
             Claim::VoteThrough { ballot, last } => {
                 self.follows(by, *ballot, "votes in")?;
                 // Delivered slots need no vote any more.

@@ -207,7 +207,7 @@ impl Space {
             return Ok(());
         }
         let deeds: Vec<&Deeds> = all.iter().map(|&deeds| &self.deeds[deeds as usize]).collect();
-        let verdict = judge(&deeds)?;
+        let verdict = judge(&deeds, self.setting.options.threshold())?;
         self.judged.insert(key);
         owed.iter().try_for_each(|owed| verdict.fulfils(owed))
     }

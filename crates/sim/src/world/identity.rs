@@ -354,7 +354,7 @@ impl World {
         let first = 0..self.plan.replicas;
         let out = |at: &usize| self.would_be_out(*at, Some(of));
         if first.contains(&of) {
-            return first.filter(out).count() <= (self.plan.replicas - 1) / 2;
+            return first.filter(out).count() <= self.spared_of_the_first();
         }
         self.plan.groups == 1 || self.votes_wherever_it_may(of)
     }

@@ -13,8 +13,9 @@ use crate::check::settled;
 const VOTERS_MAX: usize = 7;
 
 impl World {
-    /// With a quorum's memory gone, acknowledged writes may be gone by right. So only a minority may lose its log: of
-    /// the voters of every group that is still needed (see `check/groups.rs`), and of every one that may come next.
+    /// With a quorum's memory gone, acknowledged writes may be gone by right. So only as many may lose their logs as
+    /// are not needed to decide: of the voters of every group that is still needed (see `check/groups.rs`), and of
+    /// every one that may come next.
     pub(super) fn may_lose(&self, of: usize) -> bool {
         let machine = &self.machines[of];
         let lost = |id: &ReplicaId| {
@@ -23,7 +24,7 @@ impl World {
         };
         let holds = |group: &Group| {
             let voters: Vec<_> = group.voters().collect();
-            voters.iter().filter(|id| lost(id)).count() <= (voters.len() - 1) / 2
+            voters.iter().filter(|id| lost(id)).count() <= spared(group)
         };
         // A replica that never ran or is gone has nothing to lose.
         machine.lives > 0
@@ -83,9 +84,15 @@ impl World {
     pub(super) fn holds_as_it_follows(&self, group: &Group, sets: &[Arc<MemberSet>]) -> bool {
         groups_after(group, sets).iter().all(|group| {
             let voters: Vec<_> = group.voters().collect();
-            voters.len() <= VOTERS_MAX.max(self.plan.replicas)
-                && self.lost_among(&voters) <= (voters.len() - 1) / 2
+            voters.len() <= VOTERS_MAX.max(self.plan.replicas) && self.lost_among(&voters) <= spared(group)
         })
+    }
+
+    /// How many of the replicas with which the group began may be out, whatever the group becomes.
+    pub(super) fn spared_of_the_first(&self) -> usize {
+        let replicas = self.plan.replicas;
+        let needed = self.possible_groups(FIRST).map(|group| group.threshold().least(replicas));
+        replicas - needed.max().unwrap_or(replicas)
     }
 
     /// How many of these replicas have lost their memory.
@@ -93,6 +100,12 @@ impl World {
         let lost = |id: &&ReplicaId| self.machine_of(**id).is_some_and(|machine| machine.disk.lost);
         voters.iter().filter(lost).count()
     }
+}
+
+/// How many voters of a group are not needed to decide.
+fn spared(group: &Group) -> usize {
+    let voters = group.voters().count();
+    voters - group.threshold().least(voters)
 }
 
 /// A promotion that a group does not refuse for the birth that it names.

@@ -14,6 +14,7 @@ mod merge_states;
 mod merged;
 mod outages;
 mod planted_bugs;
+mod rounds;
 mod scenarios;
 mod seeds;
 mod upkeep;

@@ -22,7 +22,7 @@ fn messages() -> Vec<Message> {
             ballot,
             decided,
             next: Some(Slot(10)),
-            accepted,
+            accepted: accepted.clone(),
             offers: offers(),
             busy: true,
             delay_micros: 5,
@@ -32,6 +32,15 @@ fn messages() -> Vec<Message> {
         Message::Here { phase: 7, place: 3, decided, busy: true, delay_micros: 5 },
         Message::Ask { life: Incarnation(4), number: 3 },
         Message::Told { life: Incarnation(4), number: 3, last: Slot(9) },
+        Message::Values {
+            ballot,
+            decided,
+            next: None,
+            accepted,
+            offers: offers(),
+            busy: false,
+            delay_micros: 5,
+        },
     ]
 }
 
@@ -94,10 +103,14 @@ fn what_no_replica_says_is_refused() {
 fn letters_name_their_round_and_estimates_their_coordinator() {
     let letters: Vec<_> = messages().iter().map(Claims::letter).collect();
     let of = |place, estimates_to| Some(Letter { phase: 7, place, estimates_to });
-    assert_eq!(letters, [of(1, Some(ReplicaId(2))), of(2, None), of(3, None), of(3, None), None, None]);
+    assert_eq!(
+        letters,
+        [of(1, Some(ReplicaId(2))), of(2, None), of(3, None), of(3, None), None, None, of(1, None)]
+    );
     let rounds = |of| messages().iter().map(|message| message.round(of)).collect::<Vec<_>>();
     assert_eq!(rounds(3)[..4], [19, 20, 21, 21].map(|round| Some(Round(round))));
     assert_eq!(rounds(4)[..4], [25, 26, 27, 27].map(|round| Some(Round(round))));
+    assert_eq!(messages()[6].round(1), Some(Round(7)), "of one round");
     let last = Message::Here { phase: 1, place: 4, decided: Slot(0), busy: false, delay_micros: 0 };
     assert_eq!((last.round(3), last.round(4)), (None, Some(Round(4))), "three rounds have no fourth");
 }
