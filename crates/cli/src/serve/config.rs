@@ -6,19 +6,20 @@ use std::{
     net::{IpAddr, SocketAddr},
     num::NonZero,
     path::{Path, PathBuf},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
 use synod_consensus::{Combination, CombinationError, ElectionKind, Overrides, ProtocolKind};
-use synod_node::{MemberAddress, Merging, Threads};
+use synod_node::{MTU_DEFAULT, MemberAddress, Merging, Network, Tcp, Threads, Udp};
 use synod_replica::{Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, Settings};
 use synod_server::{Address, At, Auth, KeepAlive, Speaks, TokenKind, node::Joining, urls};
 use synod_storage::{DataDir, Durability, Ending};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
 use super::{
-    flags::{AuthArgs, ClusterState, Derived, ServeArgs, Tuning, Window},
+    flags::{AuthArgs, ClusterState, Derived, ServeArgs, TransportKind, Tuning, Window},
     laboratory,
     tls::TlsPlan,
 };
@@ -136,6 +137,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     }
     warnings.extend(own_url.and_then(|url| called_elsewhere(args, &node, &url)));
     let tls = TlsPlan::check(args, &node, &mut warnings)?;
+    node.network = network(&args.tuning, &tls, &mut warnings)?;
     node.durability = durability;
     node.segment_bytes = args.tuning.wal_segment_bytes;
     node.accept_lost_log = args.tuning.accept_lost_log;
@@ -175,6 +177,34 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         ..synod_server::Config::default()
     };
     Ok(Checked { node, server, upkeep, check_at_start, groups, joining, client_urls, tls, warnings })
+}
+
+/// What carries messages between replicas.
+fn network(
+    tuning: &Tuning,
+    tls: &TlsPlan,
+    warnings: &mut Vec<String>,
+) -> Result<Arc<dyn Network>, ConfigError> {
+    match (tuning.transport, tuning.mtu) {
+        (TransportKind::Tcp, None) => Ok(Arc::new(Tcp)),
+        (TransportKind::Tcp, Some(mtu)) => {
+            wrong("mtu", mtu, "does nothing with --transport tcp; accepted: none, or --transport udp")
+        }
+        (TransportKind::Udp, _) if tls.is_between_replicas() => {
+            let why = "datagrams are not encrypted, and this replica speaks TLS with others (--peer-cert-file, \
+                       --peer-auto-tls, or a peer URL with https://); accepted: tcp, or peer URLs with http:// and no \
+                       --peer-... of TLS, on a segment that you trust";
+            wrong("transport", "udp", why)
+        }
+        (TransportKind::Udp, mtu) => {
+            warnings.push(
+                "--transport udp: datagrams between replicas are neither encrypted nor authenticated; whoever can send \
+                 packets to their ports can be taken for a replica"
+                    .to_owned(),
+            );
+            Ok(Arc::new(Udp { mtu: mtu.unwrap_or(MTU_DEFAULT) }))
+        }
+    }
 }
 
 /// A warning if a cluster that begins with this many replicas is too small for what this durability loses.
