@@ -310,7 +310,9 @@ fn encode_datagrams(metrics: &synod_transport::Metrics, e: &mut Families<'_, '_>
     e.gauges("synod_peer_datagrams", help, by_peer(|peer| peer.takes_datagrams.into()))?;
     let counters: [(&str, &str, Number); 4] = [
         ("synod_datagrams_sent", "Datagrams with messages sent to the peer", |peer| peer.datagrams_sent),
-        ("synod_datagram_messages_sent", "Messages that left as datagrams", |peer| peer.datagram_messages_sent),
+        ("synod_datagram_messages_sent", "Messages that left as datagrams", |peer| {
+            peer.datagram_messages_sent
+        }),
         ("synod_datagrams_unsent", "Datagrams that the system did not take", |peer| peer.datagrams_unsent),
         ("synod_datagrams_received", "Sound datagrams from the peer", |peer| peer.datagrams_received),
     ];

@@ -139,9 +139,7 @@ impl synod_transport::EventLoop for EventLoop {
 
     fn register(&self, socket: Socket) -> io::Result<Box<dyn Readiness>> {
         Ok(match socket {
-            Socket::Connection(socket) => {
-                Box::new(Watched(net::TcpStream::from_std(socket.try_clone()?)?))
-            }
+            Socket::Connection(socket) => Box::new(Watched(net::TcpStream::from_std(socket.try_clone()?)?)),
             Socket::Datagrams(socket) => {
                 Box::new(WatchedPackets(net::UdpSocket::from_std(socket.try_clone()?)?))
             }

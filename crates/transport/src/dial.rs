@@ -195,7 +195,8 @@ fn open_path(config: &Config, link: &Link, stream: &TcpStream, welcome: &Welcome
     // Which number a session has matters only where it follows another one soon.
     let serial = link.sessions() as u32;
     let path = Path::open(stream, ends, welcome.version, mtu.into(), serial, config.probe_interval);
-    path.inspect_err(|error| warn!(peer = %link.id(), "cannot send datagrams, and sends over TCP: {error}")).ok()
+    path.inspect_err(|error| warn!(peer = %link.id(), "cannot send datagrams, and sends over TCP: {error}"))
+        .ok()
 }
 
 /// Connects in a thread of its own, since neither the resolver nor `connect` can be interrupted. If the link

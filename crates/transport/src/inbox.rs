@@ -84,7 +84,14 @@ impl Entrance {
             Err(error) => return Some(Err(error.into())),
         };
         self.flows
-            .send(Flow { session: Arc::new(session), reader, ended, is_ready: true, is_met: false, readiness: None })
+            .send(Flow {
+                session: Arc::new(session),
+                reader,
+                ended,
+                is_ready: true,
+                is_met: false,
+                readiness: None,
+            })
             .ok()?;
         self.bell.ring();
         end.recv().ok()
@@ -144,7 +151,13 @@ impl Inbox for TcpInbox {
             self.datagrams.as_ref().map_or(&[], |datagrams| &datagrams.incoming.sockets);
         let mut ready = Vec::with_capacity(flows.len());
         let streams = flows.iter().map(|flow| &**flow.reader.source().0.socket());
-        self.bell.wait(streams, packets, timeout, || nothing_left && is_idle() && new.is_empty(), |at| ready.push(at));
+        self.bell.wait(
+            streams,
+            packets,
+            timeout,
+            || nothing_left && is_idle() && new.is_empty(),
+            |at| ready.push(at),
+        );
         let streams = self.flows.len();
         for at in ready {
             match (at.checked_sub(streams), &mut self.datagrams) {
@@ -238,9 +251,7 @@ impl Flow {
         let mut taken = 0;
         self.is_ready = false;
         let is_new = !std::mem::replace(&mut self.is_met, true);
-        if is_new
-            && let Err(error) = sink(self.session.met())
-        {
+        if is_new && let Err(error) = sink(self.session.met()) {
             return Some(Err(error.into()));
         }
         if is_new {

@@ -14,9 +14,7 @@ use std::{
     time::Duration,
 };
 
-use common::{
-    Replica, UNREADABLE, addresses, cluster_with, config, eventually, listeners, without_threads,
-};
+use common::{Replica, UNREADABLE, addresses, cluster_with, config, eventually, listeners, without_threads};
 use synod_transport::{Config, Event, MTU_DEFAULT, Peer, Transport, TransportError};
 use synod_wire::{GroupId, ReplicaId};
 

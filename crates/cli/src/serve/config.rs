@@ -714,6 +714,26 @@ mod tests {
     }
 
     #[test]
+    fn datagrams_are_for_replicas_that_speak_no_tls_with_each_other() {
+        let of =
+            |line: &str| checked(line).map(|checked| (checked.node.network.name(), checked.warnings.len()));
+        let (tcp, warnings) = of("").unwrap();
+        assert_eq!(tcp, "tcp");
+        // One more warning: they are for a segment that is trusted.
+        assert_eq!(of("--transport udp"), Ok(("udp", warnings + 1)));
+        assert_eq!(of("--transport udp --mtu 9000"), Ok(("udp", warnings + 1)));
+        assert_eq!(of("--transport udp --auto-tls").map(|(name, _)| name), Ok("udp"), "TLS with clients");
+        for (line, expected) in [
+            ("--transport udp --peer-auto-tls", "not encrypted"),
+            ("--transport udp --peer-cert-file c --peer-key-file k", "peer URLs with http://"),
+            ("--mtu 9000", "does nothing with --transport tcp"),
+        ] {
+            let refused = of(line).unwrap_err().to_string();
+            assert!(refused.contains(expected), "{line}: {refused}");
+        }
+    }
+
+    #[test]
     fn clients_are_served_by_the_protocols_own_thread_only_where_that_is_compact() {
         let of = |line| {
             let checked = checked(line)?;

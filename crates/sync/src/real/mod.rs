@@ -165,8 +165,7 @@ pub mod net {
         woken: &Woken,
         timeout: Option<Duration>,
     ) {
-        let mut sockets: Vec<PollFd<'_>> =
-            sockets.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+        let mut sockets: Vec<PollFd<'_>> = sockets.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
         sockets.push(PollFd::new(&woken.0, PollFlags::IN));
         let timeout =
             timeout.map(|time| Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() });

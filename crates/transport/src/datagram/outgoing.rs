@@ -7,7 +7,6 @@
 
 use std::{
     io::{self, ErrorKind},
-    net::SocketAddr,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
@@ -80,10 +79,11 @@ impl Path {
         serial: u32,
         interval: Duration,
     ) -> io::Result<Path> {
-        let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
+        let (mut local, peer) = (stream.local_addr()?, stream.peer_addr()?);
+        local.set_port(0);
         let max = bytes_max(mtu, peer.is_ipv6());
         let max = max.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, format!("an MTU of {mtu}")))?;
-        let socket = socket::packets_to(SocketAddr::new(local.ip(), 0), peer)?;
+        let socket = socket::packets_to(local, peer)?;
         Ok(Path {
             socket,
             ends,
@@ -139,8 +139,9 @@ impl Path {
     /// The system did not take a packet. There may be room for the next one; anything else means that nothing gets
     /// through at present.
     fn failed(&mut self, error: &io::Error) {
-        if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) {
-            self.probing.works = false;
+        let is_passing = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
+        if !is_passing && self.probing.works {
+            (self.probing.works, self.probing.due) = (false, Instant::now());
         }
     }
 

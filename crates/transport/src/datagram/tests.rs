@@ -77,7 +77,8 @@ fn every_byte_is_where_others_look_for_it() {
         let hex: String = datagram[..HEADER_BYTES + 5].iter().map(|byte| format!("{byte:02x}")).collect();
         found += &format!("{bytes} bytes of 0xab: {hex}...\n");
     }
-    let probe: String = probe(64, &ends(), VERSION_AGREED, 7).iter().map(|byte| format!("{byte:02x}")).collect();
+    let probe: String =
+        probe(64, &ends(), VERSION_AGREED, 7).iter().map(|byte| format!("{byte:02x}")).collect();
     found += &format!("probe: {probe}\n");
     assert_eq!(found, include_str!("golden.txt"));
 }
