@@ -62,8 +62,8 @@ pub struct RunArgs {
     /// How they are run.
     #[command(flatten)]
     pub attack: AttackArgs,
-    /// Links as of `synod serve --transport udp`, in place of those that a seed draws: sessions, in which small messages
-    /// travel as datagrams, which may be lost, come twice and overtake others.
+    /// Links as of `synod serve --transport udp`, in place of those that a seed draws: sessions, in which small
+    /// messages travel as datagrams, which may be lost, come twice and overtake others.
     #[arg(long)]
     pub datagrams: bool,
     /// Write a message-sequence chart of the first seed that fails, or of the seed if only one is run: a page

@@ -12,8 +12,9 @@ pub fn free_port() -> u16 {
     free_ports(1)[0]
 }
 
-/// Ports at which no process listens, nor takes packets. They are below those that the system gives to outgoing connections: a
-/// replica that was killed must find its own ports again. No port is given twice: tests run side by side.
+/// Ports at which no process listens, nor takes packets. They are below those that the system gives to outgoing
+/// connections: a replica that was killed must find its own ports again. No port is given twice: tests run side by
+/// side.
 ///
 /// # Panics
 /// Another thread has panicked in here.

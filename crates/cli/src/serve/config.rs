@@ -6,21 +6,21 @@ use std::{
     net::{IpAddr, SocketAddr},
     num::NonZero,
     path::{Path, PathBuf},
-    sync::Arc,
     thread,
     time::Duration,
 };
 
 use synod_consensus::{Combination, CombinationError, ElectionKind, Overrides, ProtocolKind};
-use synod_node::{MTU_DEFAULT, MemberAddress, Merging, Network, Tcp, Threads, Udp};
+use synod_node::{MemberAddress, Merging, Threads};
 use synod_replica::{Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, Settings};
 use synod_server::{Address, At, Auth, KeepAlive, Speaks, TokenKind, node::Joining, urls};
 use synod_storage::{DataDir, Durability, Ending};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
 use super::{
-    flags::{AuthArgs, ClusterState, Derived, ServeArgs, TransportKind, Tuning, Window},
+    flags::{AuthArgs, ClusterState, Derived, ServeArgs, Tuning, Window},
     laboratory,
+    network::network,
     tls::TlsPlan,
 };
 
@@ -177,34 +177,6 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         ..synod_server::Config::default()
     };
     Ok(Checked { node, server, upkeep, check_at_start, groups, joining, client_urls, tls, warnings })
-}
-
-/// What carries messages between replicas.
-fn network(
-    tuning: &Tuning,
-    tls: &TlsPlan,
-    warnings: &mut Vec<String>,
-) -> Result<Arc<dyn Network>, ConfigError> {
-    match (tuning.transport, tuning.mtu) {
-        (TransportKind::Tcp, None) => Ok(Arc::new(Tcp)),
-        (TransportKind::Tcp, Some(mtu)) => {
-            wrong("mtu", mtu, "does nothing with --transport tcp; accepted: none, or --transport udp")
-        }
-        (TransportKind::Udp, _) if tls.is_between_replicas() => {
-            let why = "datagrams are not encrypted, and this replica speaks TLS with others (--peer-cert-file, \
-                       --peer-auto-tls, or a peer URL with https://); accepted: tcp, or peer URLs with http:// and no \
-                       --peer-... of TLS, on a segment that you trust";
-            wrong("transport", "udp", why)
-        }
-        (TransportKind::Udp, mtu) => {
-            warnings.push(
-                "--transport udp: datagrams between replicas are neither encrypted nor authenticated; whoever can send \
-                 packets to their ports can be taken for a replica"
-                    .to_owned(),
-            );
-            Ok(Arc::new(Udp { mtu: mtu.unwrap_or(MTU_DEFAULT) }))
-        }
-    }
 }
 
 /// A warning if a cluster that begins with this many replicas is too small for what this durability loses.
@@ -724,8 +696,11 @@ mod tests {
         assert_eq!(of("--transport udp --mtu 9000"), Ok(("udp", warnings + 1)));
         assert_eq!(of("--transport udp --auto-tls").map(|(name, _)| name), Ok("udp"), "TLS with clients");
         for (line, expected) in [
-            ("--transport udp --peer-auto-tls", "not encrypted"),
-            ("--transport udp --peer-cert-file c --peer-key-file k", "peer URLs with http://"),
+            (
+                "--name a --initial-cluster a=https://h1:1 --listen-peer-urls https://0.0.0.0:1 --peer-auto-tls \
+                 --transport udp",
+                "peer URLs with http://",
+            ),
             ("--mtu 9000", "does nothing with --transport tcp"),
         ] {
             let refused = of(line).unwrap_err().to_string();

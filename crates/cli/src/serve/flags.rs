@@ -365,10 +365,10 @@ pub struct Tuning {
     )]
     pub keep_bytes: u64,
 
-    /// How messages travel between replicas: tcp, or udp. With udp a message that fits a packet leaves as a datagram, to
-    /// the address of the peer's URL; larger ones, handshakes and everything for a peer that takes no datagrams, or that
-    /// none reach, go over TCP. Datagrams are neither encrypted nor authenticated: for a segment that you trust, and not
-    /// with TLS between replicas.
+    /// How messages travel between replicas: tcp, or udp. With udp a message that fits a packet leaves as a datagram,
+    /// to the address of the peer's URL; larger ones, handshakes and everything for a peer that takes no datagrams, or
+    /// that none reach, go over TCP. Datagrams are neither encrypted nor authenticated: for a segment that you trust,
+    /// and not with TLS between replicas.
     #[arg(
         long, env = "SYNOD_TRANSPORT", value_name = "HOW", value_enum, default_value_t = TransportKind::Tcp,
         help_heading = "Transport"

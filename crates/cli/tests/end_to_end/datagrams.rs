@@ -173,7 +173,9 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream) {
 fn datagrams_do_not_go_with_tls_nor_with_a_port_that_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("--data-dir={}", folder.path().join("a").display());
-    let with_tls = ["serve", "--name=a", &data, "--transport=udp", "--peer-auto-tls"];
+    let url = "https://127.0.0.1:2380";
+    let (listen, cluster) = (format!("--listen-peer-urls={url}"), format!("--initial-cluster=a={url}"));
+    let with_tls = ["serve", "--name=a", &data, &listen, &cluster, "--transport=udp", "--peer-auto-tls"];
     refused(&synod(&with_tls), 2, &["--transport udp", "not encrypted", "accepted: tcp"]);
     refused(&synod(&["serve", "--mtu=9000", &data]), 2, &["--mtu 9000", "--transport udp"]);
 

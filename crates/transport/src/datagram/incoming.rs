@@ -86,8 +86,8 @@ impl Incoming {
         true
     }
 
-    /// A packet that cannot be believed is dropped. One that can, and whose message cannot be read, ends its session, as
-    /// over TCP: its sender means something that this replica does not understand, and would say it again.
+    /// A packet that cannot be believed is dropped. One that can, and whose message cannot be read, ends its session,
+    /// as over TCP: its sender means something that this replica does not understand, and would say it again.
     fn arrive(&self, packet: &[u8], deliver: &mut dyn FnMut(Vec<Event>) -> Result<(), Unreadable>) {
         let mut sessions = lock(&self.sessions);
         let is_large = packet.len() > self.bytes_max;
