@@ -178,7 +178,7 @@ enum Phase {
         /// The largest body that the peer takes.
         body_bytes_max: usize,
         /// The way for what fits a packet, if the peer takes datagrams.
-        path: Option<Path>,
+        path: Option<Box<Path>>,
         began: Instant,
         /// Why the session is over, if it is and the sender thread has yet to notice.
         end: Option<SessionEnd>,
@@ -544,7 +544,7 @@ impl Link {
                 life,
                 version: spoken,
                 body_bytes_max,
-                path,
+                path: path.map(Box::new),
                 began: Instant::now(),
                 end: None,
             };
@@ -707,7 +707,7 @@ impl Link {
             let out = lock(&self.out);
             let (began, works) = match &out.phase {
                 Phase::Session { began, path, end: None, .. } => {
-                    (Some(*began), path.as_ref().is_some_and(Path::works))
+                    (Some(*began), path.as_ref().is_some_and(|path| path.works()))
                 }
                 _ => (None, false),
             };

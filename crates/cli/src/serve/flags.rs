@@ -374,7 +374,7 @@ pub struct Tuning {
         help_heading = "Transport"
     )]
     pub transport: TransportKind,
-    /// The MTU of the links between replicas: a datagram has at most so many bytes, with the headers of IP and UDP
+    /// The MTU of the links between replicas: a datagram has at most this many bytes, with the headers of IP and UDP
     /// [default: 1500, with --transport udp].
     #[arg(
         long, env = "SYNOD_MTU", value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..),

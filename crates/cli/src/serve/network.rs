@@ -29,7 +29,7 @@ pub fn network(
         }
         (TransportKind::Udp, mtu) => {
             warnings.push(
-                "--transport udp: datagrams between replicas are neither encrypted nor authenticated; whoever can send \
+                "--transport udp: datagrams between replicas are neither encrypted nor authenticated; a host that can send \
                  packets to their ports can be taken for a replica"
                     .to_owned(),
             );

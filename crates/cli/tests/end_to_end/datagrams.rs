@@ -21,7 +21,7 @@ use super::{
     progress,
 };
 
-/// Of so many datagrams one is lost.
+/// One datagram of this many is lost.
 const LOST_ONE_OF: u64 = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

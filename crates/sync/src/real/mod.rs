@@ -115,10 +115,10 @@ pub mod net {
             self.asleep.store(false, SeqCst);
         }
 
-        /// Waits until one of the streams has something to read or is closed, until a packet is there, until the bell
-        /// is rung, or for `timeout`. `is_idle` is asked once before the thread falls asleep, and a thread that makes it
-        /// false has to ring afterwards. Only one thread at a time may wait. `ready` is told the place of each stream
-        /// that is worth reading; the sockets for packets come after the streams.
+        /// Waits until one of the streams has something to read or is closed, until a packet is there, until the
+        /// bell is rung, or for `timeout`. `is_idle` is asked once before the thread falls asleep, and a thread that
+        /// makes it false has to ring afterwards. Only one thread at a time may wait. `ready` is told the place of
+        /// each stream that is worth reading; the sockets for packets come after the streams.
         pub fn wait<'a>(
             &self,
             streams: impl Iterator<Item = &'a TcpStream>,
