@@ -187,6 +187,10 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
         format!("epoch {epoch}, version {version}")
     });
     told("Durability", &|status| status.durability.clone());
+    let is_tcp = |status: &StatusResponse| matches!(status.transport.as_str(), "" | "tcp");
+    if !asked.iter().filter_map(|asked| asked.answer.as_ref().ok()).all(is_tcp) {
+        told("Transport", &transport);
+    }
     let rows = asked.iter().map(|asked| {
         let endpoint = asked.endpoint.split_once("://").map_or(&*asked.endpoint, |(_, rest)| rest).to_owned();
         match &asked.answer {
@@ -288,6 +292,18 @@ pub fn ballot(status: &StatusResponse) -> String {
 /// The round of a ballot such as `10@r2`.
 pub fn ballot_round(ballot: &str) -> u64 {
     ballot.split('@').next().and_then(|round| round.parse().ok()).unwrap_or(0)
+}
+
+/// What carries messages between replicas, and which peers get no datagrams although others do.
+fn transport(status: &StatusResponse) -> String {
+    let sent_over_tcp = |peer: &&PeerStatus| peer.up && !peer.datagrams;
+    let names: Vec<_> = status.peers.iter().filter(sent_over_tcp).map(|peer| peer.name.as_str()).collect();
+    match (status.transport.as_str(), names.is_empty()) {
+        // A replica of an earlier version does not tell.
+        ("", _) => "tcp".to_owned(),
+        ("udp", false) => format!("udp, and tcp to {}", names.join(", ")),
+        (other, _) => other.to_owned(),
+    }
 }
 
 /// What orders, how its leader is elected, and how batches reach all replicas.
@@ -505,7 +521,13 @@ fn receives(status: &StatusResponse) -> Option<String> {
 fn peers_json(status: &StatusResponse) -> Vec<Value> {
     let peer = |peer: &PeerStatus| {
         let round_trip = (peer.round_trip_nanos > 0).then(|| peer.round_trip_nanos as f64 / 1e6);
-        json!({"id": peer.replica, "name": peer.name, "up": peer.up, "round_trip_ms": round_trip})
+        json!({
+            "id": peer.replica,
+            "name": peer.name,
+            "up": peer.up,
+            "round_trip_ms": round_trip,
+            "datagrams": peer.datagrams,
+        })
     };
     status.peers.iter().map(peer).collect()
 }
@@ -550,6 +572,7 @@ fn to_json(asked: &Asked, newest: u64, times: &RoundTrips<'_>) -> Value {
         "protocol": status.protocol,
         "election": status.election,
         "dissemination": status.dissemination,
+        "transport": status.transport,
         "options": group.map_or("", |group| group.options.as_str()),
         "limits": group.map_or("", |group| group.limits.as_str()),
         "durability": status.durability,

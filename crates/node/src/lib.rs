@@ -94,6 +94,8 @@ pub use origin::{AskError, ORIGIN_FORMAT, Origin, is_begun};
 pub use session::{Endpoint, Session, SessionError};
 pub use status::{MergeStatus, NodeStatus, PeerLink, role_number};
 pub use subscription::Subscription;
-pub use synod_transport::{Obstacle, ObstacleKind, Repeats, Tls, TransportError};
+pub use synod_transport::{
+    MTU_DEFAULT, Network, Obstacle, ObstacleKind, Repeats, Tcp, Tls, TransportError, Udp,
+};
 pub use synod_wire::GROUPS_MAX;
 pub use view::{View, Watch};

@@ -249,7 +249,9 @@ impl NodeMetrics {
 
     fn encode_peers(&self, e: &mut Families<'_, '_>) -> std::fmt::Result {
         type Number = fn(&synod_transport::PeerMetrics) -> u64;
-        let peers = self.transport.metrics().peers;
+        let metrics = self.transport.metrics();
+        encode_datagrams(&metrics, e)?;
+        let peers = metrics.peers;
         let by_peer = |number: Number| peers.iter().map(move |peer| ([("peer", peer.peer.0)], number(peer)));
         let gauges: [(&str, &str, Number); 2] = [
             (
@@ -293,4 +295,31 @@ impl NodeMetrics {
             round_trips.filter(|(_, durations)| !durations.is_empty()),
         )
     }
+}
+
+/// What is told of datagrams by a replica that takes them.
+#[cfg(feature = "metrics")]
+fn encode_datagrams(metrics: &synod_transport::Metrics, e: &mut Families<'_, '_>) -> std::fmt::Result {
+    let synod_transport::Metrics { peers, datagrams_dropped, .. } = metrics;
+    if datagrams_dropped.is_empty() {
+        return Ok(());
+    }
+    type Number = fn(&synod_transport::PeerMetrics) -> u64;
+    let by_peer = |number: Number| peers.iter().map(move |peer| ([("peer", peer.peer.0)], number(peer)));
+    let help = "Whether messages to the peer that fit a packet leave as datagrams";
+    e.gauges("synod_peer_datagrams", help, by_peer(|peer| peer.takes_datagrams.into()))?;
+    let counters: [(&str, &str, Number); 4] = [
+        ("synod_datagrams_sent", "Datagrams with messages sent to the peer", |peer| peer.datagrams_sent),
+        ("synod_datagram_messages_sent", "Messages that left as datagrams", |peer| {
+            peer.datagram_messages_sent
+        }),
+        ("synod_datagrams_unsent", "Datagrams that the system did not take", |peer| peer.datagrams_unsent),
+        ("synod_datagrams_received", "Sound datagrams from the peer", |peer| peer.datagrams_received),
+    ];
+    for (name, help, number) in counters {
+        e.counters(name, help, None, by_peer(number))?;
+    }
+    let help = "Packets that came where datagrams are taken, and were dropped";
+    let dropped = datagrams_dropped.iter().map(|&(reason, count)| ([("reason", reason)], count));
+    e.counters("synod_datagrams_dropped", help, None, dropped)
 }

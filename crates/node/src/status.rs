@@ -414,18 +414,21 @@ pub struct PeerLink {
     pub obstacle: Option<Obstacle>,
     /// Whether a replica of its id calls this one, or did a moment ago, welcome or not: its process runs.
     pub calls: bool,
+    /// Whether messages that fit a packet go to it as datagrams now.
+    pub datagrams: bool,
 }
 
 impl PeerLink {
     /// A connection that nothing is in the way of, or none that anything is known of.
     #[must_use]
     pub fn new(id: ReplicaId, up_since: Option<Instant>) -> PeerLink {
-        PeerLink { id, up_since, obstacle: None, calls: false }
+        PeerLink { id, up_since, obstacle: None, calls: false, datagrams: false }
     }
 
     pub(crate) fn of(peer: PeerMetrics) -> PeerLink {
         let (up_since, calls) = (peer.up_since(), peer.calls());
-        PeerLink { id: peer.peer, up_since, obstacle: peer.obstacle, calls }
+        let PeerMetrics { peer: id, obstacle, takes_datagrams: datagrams, .. } = peer;
+        PeerLink { id, up_since, obstacle, calls, datagrams }
     }
 }
 

@@ -4,7 +4,6 @@ use std::{
     fmt,
     future::{Future, poll_fn},
     io, mem,
-    net::TcpStream,
     panic::{self, AssertUnwindSafe},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -12,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use synod_transport::Readiness;
+use synod_transport::{Readiness, Socket};
 use tokio::{
     io::Interest,
     net,
@@ -138,8 +137,13 @@ impl synod_transport::EventLoop for EventLoop {
         }
     }
 
-    fn register(&self, socket: Arc<TcpStream>) -> io::Result<Box<dyn Readiness>> {
-        Ok(Box::new(Watched(net::TcpStream::from_std(socket.try_clone()?)?)))
+    fn register(&self, socket: Socket) -> io::Result<Box<dyn Readiness>> {
+        Ok(match socket {
+            Socket::Connection(socket) => Box::new(Watched(net::TcpStream::from_std(socket.try_clone()?)?)),
+            Socket::Datagrams(socket) => {
+                Box::new(WatchedPackets(net::UdpSocket::from_std(socket.try_clone()?)?))
+            }
+        })
     }
 
     fn sleep(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
@@ -156,8 +160,6 @@ impl Readiness for Watched {
         match self.0.poll_read_ready(cx) {
             Poll::Pending => false,
             Poll::Ready(Ok(())) => {
-                // As if a read had found nothing: the caller reads only after this, so what arrives meanwhile counts.
-                let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
                 _ = self.0.try_io(Interest::READABLE, nothing);
                 true
             }
@@ -165,4 +167,26 @@ impl Readiness for Watched {
             Poll::Ready(Err(_)) => true,
         }
     }
+}
+
+/// A socket for packets, watched in the same way.
+#[derive(Debug)]
+struct WatchedPackets(net::UdpSocket);
+
+impl Readiness for WatchedPackets {
+    fn poll(&mut self, cx: &mut Context<'_>) -> bool {
+        match self.0.poll_recv_ready(cx) {
+            Poll::Pending => false,
+            Poll::Ready(Ok(())) => {
+                _ = self.0.try_io(Interest::READABLE, nothing);
+                true
+            }
+            Poll::Ready(Err(_)) => true,
+        }
+    }
+}
+
+/// As if a read had found nothing: the caller reads only after this, so what arrives meanwhile counts.
+fn nothing() -> io::Result<()> {
+    Err(io::ErrorKind::WouldBlock.into())
 }

@@ -165,6 +165,7 @@ impl Replica for InMemory {
             replica: id,
             name: info.name.clone(),
             durability: "none".into(),
+            transport: "none".into(),
             node,
             group: self.group(),
             troubles: Vec::new(),

@@ -196,6 +196,8 @@ pub struct Status {
     pub name: String,
     /// Its durability, such as `sync`: which records it waits for the disk to have.
     pub durability: String,
+    /// What carries messages between replicas, such as `tcp`.
+    pub transport: String,
     /// What its node tells. Of a group in which it takes no part this says nothing that is old: no leader, no slots
     /// that it lacks, no vote that it misses.
     pub node: NodeStatus,

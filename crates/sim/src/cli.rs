@@ -62,6 +62,10 @@ pub struct RunArgs {
     /// How they are run.
     #[command(flatten)]
     pub attack: AttackArgs,
+    /// Links as of `synod serve --transport udp`, in place of those that a seed draws: sessions, in which small
+    /// messages travel as datagrams, which may be lost, come twice and overtake others.
+    #[arg(long)]
+    pub datagrams: bool,
     /// Write a message-sequence chart of the first seed that fails, or of the seed if only one is run: a page
     /// that needs no other file (FILE.html), or the bare picture (FILE.svg). It shows 400 events: the last before the
     /// violation, or those around the first dangerous situation in which leaders are involved, unless --html-from or
@@ -423,10 +427,11 @@ fn plan(args: &RunArgs, seed: u64) -> Plan {
     let plan = Plan::draw_general(seed, args.protocol, election).of_family(family);
     let Groups { count, merged } = args.groups;
     let plan = if merged { plan.merging(count) } else { plan.of_groups(count) };
-    match args.dissemination {
+    let plan = match args.dissemination {
         Some(dissemination) => plan.disseminated(dissemination),
         None => plan,
-    }
+    };
+    if args.datagrams { plan.with_datagrams_in_sessions() } else { plan }
 }
 
 /// The part of a run that a chart shows, and the event that it is about: the first situation in which leaders are
@@ -480,8 +485,9 @@ fn chart_seed(args: &RunArgs, seed: u64, failed: bool, path: &Path) -> Result<()
         .flatten()
         .collect(),
         command: Some(format!(
-            "synod sim run --protocol {protocol} --election {election} --dissemination {dissemination} --family {family}{} --seeds {seed}..{end} --html {}",
+            "synod sim run --protocol {protocol} --election {election} --dissemination {dissemination} --family {family}{}{} --seeds {seed}..{end} --html {}",
             args.groups.option(),
+            if args.datagrams { " --datagrams" } else { "" },
             path.display()
         )),
         violation: result.err().map(|violation| violation.to_string()),

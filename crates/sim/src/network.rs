@@ -1,10 +1,12 @@
 //! The network between the replicas: one link for each ordered pair.
 //!
-//! A link is of one of two kinds, the same for a whole world:
+//! A link is of one of three kinds, the same for a whole world:
 //!
 //! - **Stream**, as Synod's TCP transport promises: sessions in which messages arrive in order, once, without gaps;
 //!   when a session ends, a suffix is lost. A cut link holds messages back until it is mended or the session ends.
 //! - **Datagram**: every message for itself; it may be lost, duplicated, and overtake others.
+//! - **Mixed**, as the transport `udp` promises: sessions as those of a stream, in which small messages travel as
+//!   datagrams. Such a message arrives in any session between the two lives that were there when it was sent.
 //!
 //! The network only tells what arrives when; the world puts that into its queue.
 
@@ -23,8 +25,18 @@ pub enum Wire {
     Stream,
     /// Each message is sent separately.
     Datagram,
+    /// As `Stream`, but messages of at most this many bytes are sent separately.
+    Mixed(usize),
     /// As `Stream`, but nothing arrives until a command says so, for scenario scripts.
     Manual,
+}
+
+impl Wire {
+    /// Whether links have sessions that end and begin by themselves.
+    #[must_use]
+    pub fn has_sessions(self) -> bool {
+        matches!(self, Wire::Stream | Wire::Mixed(_))
+    }
 }
 
 /// How the links of a world behave.
@@ -119,8 +131,10 @@ struct Link {
     delay_max: Duration,
     /// How much longer messages take.
     slowed_by: Duration,
-    /// The number of the session. Messages of earlier sessions are lost.
+    /// The number of the session. Messages of earlier sessions are lost, but for datagrams.
     session: u64,
+    /// The first session between the present lives of the two replicas.
+    since: u64,
     up: bool,
     /// How many partitions cut this link.
     cuts: u32,
@@ -149,6 +163,7 @@ impl Network {
             delay_max: between(&mut rng, plan.delay_min, plan.delay_max),
             slowed_by: Duration::ZERO,
             session: 0,
+            since: 0,
             up: plan.wire == Wire::Datagram,
             cuts: 0,
             pipe: VecDeque::new(),
@@ -198,6 +213,16 @@ impl Network {
         }
     }
 
+    /// Whether a message of this many bytes that is sent now is a datagram.
+    #[must_use]
+    pub fn travels_alone(&self, from: usize, to: usize, bytes: usize) -> bool {
+        match self.plan.wire {
+            Wire::Datagram => true,
+            Wire::Mixed(bytes_max) => bytes <= bytes_max && self.is_up(from, to),
+            Wire::Stream | Wire::Manual => false,
+        }
+    }
+
     /// Sends a message. Returns whether the session ends because of it; arrivals are appended.
     pub fn send(
         &mut self,
@@ -207,10 +232,10 @@ impl Network {
         packet: Packet,
         arrivals: &mut Vec<Arrival>,
     ) -> bool {
-        match self.plan.wire {
-            Wire::Datagram => self.send_datagram(now, from, to, &packet, arrivals),
-            Wire::Stream | Wire::Manual => return self.send_in_stream(now, from, to, packet, arrivals),
+        if !self.travels_alone(from, to, packet.body.len()) {
+            return self.send_in_stream(now, from, to, packet, arrivals);
         }
+        self.send_datagram(now, from, to, &packet, arrivals);
         false
     }
 
@@ -222,11 +247,12 @@ impl Network {
         packet: &Packet,
         arrivals: &mut Vec<Arrival>,
     ) {
+        let session = self.session(from, to);
         let copies = 1 + usize::from(self.plan.duplicate.hit(&mut self.rng));
         for _ in 0..copies {
             if !self.plan.loss.hit(&mut self.rng) {
                 let at = now + self.delay(from, to);
-                arrivals.push(Arrival { at, session: 0, body: Some(packet.clone()) });
+                arrivals.push(Arrival { at, session, body: Some(packet.clone()) });
             }
         }
         if arrivals.is_empty() {
@@ -270,12 +296,15 @@ impl Network {
 
     /// The message that arrives now, if one does.
     pub fn arrive(&mut self, from: usize, to: usize, session: u64, body: Option<Packet>) -> Option<Packet> {
+        let mixed = matches!(self.plan.wire, Wire::Mixed(_));
         let link = self.link(from, to);
         if let Some(packet) = body {
-            if link.cuts == 0 {
-                return Some(packet);
-            }
-            self.lost.push((packet.number, Loss::Cut));
+            let why = match link {
+                Link { cuts: 1.., .. } => Loss::Cut,
+                Link { up, since, .. } if mixed && (!*up || session < *since) => Loss::SessionEnded,
+                _ => return Some(packet),
+            };
+            self.lost.push((packet.number, why));
             return None;
         }
         if link.session != session || !link.up {
@@ -348,7 +377,17 @@ impl Network {
         }
     }
 
-    /// The session ends; its messages in flight are lost. Returns false if there was none.
+    /// A life of a replica begins: nothing counts any more that travels alone to or from an earlier one.
+    pub fn begin_life(&mut self, of: usize) {
+        for peer in (0..self.replicas).filter(|&peer| peer != of) {
+            for (from, to) in [(of, peer), (peer, of)] {
+                let link = self.link(from, to);
+                link.since = link.session + 1;
+            }
+        }
+    }
+
+    /// The session ends; its messages in flight are lost, but for datagrams. Returns false if there was none.
     pub fn disconnect(&mut self, from: usize, to: usize) -> bool {
         let Network { links, lost, replicas, .. } = self;
         let link = &mut links[from * *replicas + to];
@@ -464,6 +503,41 @@ mod tests {
         let mut told = vec![lost(1, Loss::SessionEnded)];
         told.extend((10..17).map(|number| lost(number, Loss::NoSession)));
         assert_eq!(network.take_lost(), told);
+    }
+
+    #[test]
+    fn small_messages_of_a_session_travel_alone_and_between_two_lives_only() {
+        let rough =
+            NetworkPlan { loss: Odds::percent(20), duplicate: Odds::percent(20), ..plan(Wire::Mixed(1)) };
+        let mut network = Network::new(rough, 2, Rng::with_seed(1));
+        let mut arrivals = Vec::new();
+        let large = |n: u8| Packet { body: Bytes::copy_from_slice(&[n, 0]), ..body(n) };
+        network.begin_life(0);
+        network.connect(Moment::START, 0, 1, &mut arrivals);
+        for n in 0..100 {
+            network.send(Moment::START, 0, 1, if n % 2 == 0 { body(n) } else { large(n) }, &mut arrivals);
+        }
+        let found = play(&mut network, std::mem::take(&mut arrivals));
+        let (small, large): (Vec<u8>, Vec<u8>) = found.iter().partition(|&&n| n % 2 == 0);
+        assert_eq!(large, (0..100).filter(|n| n % 2 == 1).collect::<Vec<u8>>(), "a stream");
+        let mut once = small.clone();
+        once.sort_unstable();
+        assert_ne!(once, small);
+        once.dedup();
+        assert!(once.len() < small.len() && (30..50).contains(&once.len()), "{once:?}");
+
+        // What travels alone does not end with its session, and ends with the life of either side.
+        for (lives, expected) in [(0, true), (1, false)] {
+            network.calm();
+            network.send(Moment::START, 0, 1, body(7), &mut arrivals);
+            network.disconnect(0, 1);
+            (0..lives).for_each(|_| network.begin_life(1));
+            let waiting = std::mem::take(&mut arrivals);
+            assert_eq!(play(&mut network, waiting.clone()), [], "there is no session");
+            network.connect(Moment::START, 0, 1, &mut arrivals);
+            arrivals.clear();
+            assert_eq!(!play(&mut network, waiting).is_empty(), expected, "{lives}");
+        }
     }
 
     #[test]

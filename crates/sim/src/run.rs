@@ -15,6 +15,7 @@ use crate::{
     check::{Invariant, Violation},
     describe::GuestSpeaks,
     guest::{AnyGuest, Guest},
+    network::Wire,
     plan::{Family, Plan},
     replay::Run,
     situations::{Reached, Situation},
@@ -46,6 +47,8 @@ pub struct Failure {
     pub trace: Vec<String>,
     /// How many groups each node had.
     pub groups: Groups,
+    /// Whether sessions had datagrams ([`Plan::with_datagrams_in_sessions`]).
+    pub datagrams: bool,
     /// The command that replays it, if it has a state machine that only the program has which ran it.
     pub replay: Option<String>,
 }
@@ -60,6 +63,7 @@ impl Failure {
             family: plan.family,
             dissemination: consensus.dissemination,
             groups: Groups::of(plan),
+            datagrams: matches!(plan.network.wire, Wire::Mixed(_)),
             violation,
             reached,
             trace,
@@ -89,8 +93,9 @@ impl Failure {
         let family = Some(self.family).filter(|family| *family != Family::of(*seed));
         let family = family.map_or(String::new(), |family| format!(" --family {family}"));
         let groups = self.groups.option();
+        let datagrams = if self.datagrams { " --datagrams" } else { "" };
         let again = format!(
-            "synod sim run --protocol {protocol}{election}{dissemination}{family}{groups} --seeds {seed}..{end}"
+            "synod sim run --protocol {protocol}{election}{dissemination}{family}{groups}{datagrams} --seeds {seed}..{end}"
         );
         let _ = writeln!(text, "chart:  {again} --html seed-{seed}.html");
         let _ = write!(text, "replay: {again} --trace");

@@ -1,6 +1,10 @@
 //! Ports for replicas that tests start.
 
-use std::{collections::BTreeSet, net::TcpListener, sync::Mutex};
+use std::{
+    collections::BTreeSet,
+    net::{TcpListener, UdpSocket},
+    sync::Mutex,
+};
 
 /// A port at which no process listens: see [`free_ports`].
 #[must_use]
@@ -8,8 +12,9 @@ pub fn free_port() -> u16 {
     free_ports(1)[0]
 }
 
-/// Ports at which no process listens. They are below those that the system gives to outgoing connections: a
-/// replica that was killed must find its own ports again. No port is given twice: tests run side by side.
+/// Ports at which no process listens, nor takes packets. They are below those that the system gives to outgoing
+/// connections: a replica that was killed must find its own ports again. No port is given twice: tests run side by
+/// side.
 ///
 /// # Panics
 /// Another thread has panicked in here.
@@ -20,7 +25,9 @@ pub fn free_ports(count: usize) -> Vec<u16> {
     let mut ports = Vec::new();
     while ports.len() < count {
         let port = fastrand::u16(10_000..32_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() && given.insert(port) {
+        let address = ("127.0.0.1", port);
+        let is_free = TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok();
+        if is_free && given.insert(port) {
             ports.push(port);
         }
     }

@@ -18,7 +18,8 @@ use synod_wire::{ClusterId, Incarnation, Introduction, Lsn, ReplicaId, Stranger}
 
 use crate::{
     EventLoop,
-    handshake::{VERSION, VERSION_OLDEST},
+    datagram::{self, End},
+    handshake::{Life, VERSION, VERSION_OLDEST},
 };
 
 /// Bytes in a mebibyte.
@@ -167,6 +168,9 @@ pub struct Config {
     pub bell: Option<Arc<Bell>>,
     /// The event loop on which that owner is a task, if it is one. Default: it is a thread that waits by itself.
     pub event_loop: Option<Arc<dyn EventLoop>>,
+    /// Messages that fit a packet of a link with this MTU, which is in bytes with all headers, leave as datagrams, to
+    /// peers that take such ([`Udp`](crate::Udp)). Without TLS alone. Default: all messages go over TCP.
+    pub datagram_mtu: Option<u16>,
     /// Inbound connections that may exist at a time, those in the middle of a handshake or an inquiry included. When
     /// there are this many, the oldest whose caller has not said yet who it is gives way to a new one. No fewer than
     /// there ever are peers. Default: 64.
@@ -204,8 +208,14 @@ impl Config {
             direct: false,
             bell: None,
             event_loop: None,
+            datagram_mtu: None,
             inbound_connections_max: 64,
         }
+    }
+
+    /// This life of this replica, as an end of datagrams.
+    pub(crate) fn own_end(&self) -> End {
+        End { id: self.me, life: Life::of(&self.who) }
     }
 
     /// How this replica introduces itself now.
@@ -255,6 +265,15 @@ impl Config {
         }
         if self.tls.is_none() && !self.listen_tls.is_empty() {
             return wrong("listen_tls", "there is no certificate to show at these addresses".into());
+        }
+        if let Some(mtu) = self.datagram_mtu {
+            if datagram::bytes_max(mtu.into(), false).is_none() {
+                let reason = format!("{mtu} is not in {}..={}", datagram::MTU_MIN, datagram::MTU_MAX);
+                return wrong("datagram_mtu", reason);
+            }
+            if self.tls.is_some() {
+                return wrong("datagram_mtu", "datagrams are not sealed, and peers speak TLS".into());
+            }
         }
         check_peers(self.me, &self.peers, self.inbound_connections_max)
     }
@@ -346,6 +365,16 @@ pub enum TransportError {
     /// An address to listen on cannot be had.
     #[error("cannot listen for peers on {address}: {source}")]
     Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// An address to take datagrams at cannot be had.
+    #[error(
+        "cannot take datagrams at {address}, the address for peers over UDP, which --transport udp needs: {source}"
+    )]
+    BindDatagrams {
         /// The address.
         address: SocketAddr,
         /// What the system says.

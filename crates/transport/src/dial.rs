@@ -15,6 +15,7 @@ use crate::{
     Config, Event, ObstacleKind,
     complaint::Repeats,
     config::{Meeting, NO_TLS, Unrecognised, host, host_and_port, is_dialled_with_tls},
+    datagram::{End, Ends, outgoing::Path},
     frame::Frame,
     handshake::{self, HandshakeError, Hello, Life, OTHER_BIRTH, Refusal, Welcome},
     link::{Gather, Link, SessionEnd, Target},
@@ -179,10 +180,23 @@ fn open(config: &Config, link: &Arc<Link>, target: &Target) -> Result<(Arc<Strea
         return Err(DialError::OldIncarnation);
     }
     link.hear_life(welcome.who.nonce, welcome.who.durable);
-    if !link.begin_session(&stream, target.version, life, welcome.version, theirs) {
+    let path = open_path(config, link, stream.socket(), &welcome);
+    if !link.begin_session(&stream, target.version, life, welcome.version, theirs, path) {
         return Err(DialError::Interrupted);
     }
     Ok((stream, welcome))
+}
+
+/// The way for datagrams to the peer, if both take them. Without one everything goes over TCP.
+fn open_path(config: &Config, link: &Link, stream: &TcpStream, welcome: &Welcome) -> Option<Path> {
+    let mtu = config.datagram_mtu.filter(|_| welcome.datagram_mtu > 0)?.min(welcome.datagram_mtu);
+    let to = End { id: link.id(), life: Life::of(&welcome.who) };
+    let ends = Ends { cluster: config.cluster, from: config.own_end(), to };
+    // Which number a session has matters only where it follows another one soon.
+    let serial = link.sessions() as u32;
+    let path = Path::open(stream, ends, welcome.version, mtu.into(), serial, config.probe_interval);
+    path.inspect_err(|error| warn!(peer = %link.id(), "cannot send datagrams, and sends over TCP: {error}"))
+        .ok()
 }
 
 /// Connects in a thread of its own, since neither the resolver nor `connect` can be interrupted. If the link

@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use synod_sync::{Arc, net::TcpStream};
+use synod_sync::{
+    Arc,
+    net::{TcpStream, UdpSocket},
+};
 
 /// An event loop on which the owner of an [`Inbox`](crate::Inbox) runs as a task, beside other tasks of that loop. So
 /// sockets of peers and of clients are waited for in one place, and no thread has to be woken where a client's request
@@ -23,10 +26,19 @@ pub trait EventLoop: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The system cannot watch one more socket.
-    fn register(&self, socket: Arc<TcpStream>) -> io::Result<Box<dyn Readiness>>;
+    fn register(&self, socket: Socket) -> io::Result<Box<dyn Readiness>>;
 
     /// Becomes ready after this time. Called by the task that runs.
     fn sleep(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+}
+
+/// A socket that an event loop is to watch.
+#[derive(Clone, Debug)]
+pub enum Socket {
+    /// A connection with a peer.
+    Connection(Arc<TcpStream>),
+    /// What takes datagrams of all peers.
+    Datagrams(Arc<UdpSocket>),
 }
 
 /// A socket that an event loop watches.

@@ -233,7 +233,12 @@ pub fn hello() -> Vec<u8> {
 /// The bytes of a welcome.
 #[must_use]
 pub fn welcome() -> Vec<u8> {
-    handshake::encode_welcome(&Welcome { version: VERSION, who: who(), frame_bytes_max: FRAME_BYTES_MAX })
+    handshake::encode_welcome(&Welcome {
+        version: VERSION,
+        who: who(),
+        frame_bytes_max: FRAME_BYTES_MAX,
+        datagram_mtu: 0,
+    })
 }
 
 /// The bytes of an answer to an inquiry.

@@ -8,7 +8,8 @@
 //!
 //! verdict  := "SYNA" | version u16 | verdict u16 | incarnation u64 | frame_bytes_max u32 | crc u32  (24 bytes)
 //! rest     := length u16 | fields | crc u32
-//! welcome  := verdict | rest           to a hello; the fields are an introduction
+//! welcome  := verdict | rest           to a hello; the fields are an introduction, and mtu u16 if the acceptor
+//!                                      takes datagrams of links with this MTU (`datagram.rs`)
 //! refusal  := verdict | rest           the fields say more about the reason, if there is more to say
 //! answer   := verdict | length u32 | crc u32 | bytes    to an inquiry
 //!
@@ -115,6 +116,8 @@ pub(crate) struct Welcome {
     pub(crate) who: Introduction,
     /// The largest body that the acceptor takes, in bytes.
     pub(crate) frame_bytes_max: usize,
+    /// The MTU of the links whose datagrams the acceptor takes; 0 if it takes none.
+    pub(crate) datagram_mtu: u16,
 }
 
 /// Why there is no handshake.
@@ -261,8 +264,10 @@ pub(crate) fn read_welcome(
 ) -> Result<Welcome, HandshakeError> {
     let Verdict { version, frame_bytes_max } = read_verdict(fill, versions)?;
     let rest = read_rest(fill)?;
-    let who = FieldReader(&rest).introduction()?;
-    Ok(Welcome { version, who, frame_bytes_max })
+    let mut fields = FieldReader(&rest);
+    let who = fields.introduction()?;
+    let datagram_mtu = if fields.0.is_empty() { 0 } else { fields.half_word()? };
+    Ok(Welcome { version, who, frame_bytes_max, datagram_mtu })
 }
 
 /// Reads the answer to an inquiry.
@@ -495,6 +500,9 @@ fn encode_verdict(
 pub(crate) fn encode_welcome(me: &Welcome) -> Vec<u8> {
     let mut fields = Fields::default();
     fields.introduction(&me.who);
+    if me.datagram_mtu > 0 {
+        fields.half_word(me.datagram_mtu);
+    }
     let mut bytes = encode_verdict(0, me.version, me.who.incarnation, me.frame_bytes_max).to_vec();
     bytes.extend(encode_rest(&fields));
     bytes
@@ -555,7 +563,7 @@ mod tests {
     }
 
     fn me() -> Welcome {
-        Welcome { version: VERSION, who: who(70), frame_bytes_max: 1000 }
+        Welcome { version: VERSION, who: who(70), frame_bytes_max: 1000, datagram_mtu: 0 }
     }
 
     fn hello() -> Hello {

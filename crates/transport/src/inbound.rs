@@ -4,6 +4,7 @@
 //! way to a new one, so a program that opens connections and says nothing keeps no member out.
 
 use std::{
+    fmt,
     io::{self, Read},
     net::SocketAddr,
     sync::{
@@ -22,8 +23,9 @@ use synod_sync::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    Config, Event,
+    Config, Event, Unreadable,
     config::{Meeting, Unrecognised, host, is_dialled_with_tls},
+    datagram::{self, End, Ends},
     frame::{Arrived, Content, FrameError, FrameReader, Message},
     handshake::{self, Caller, HandshakeError, Hello, Life, Refusal},
     inquiry,
@@ -169,6 +171,16 @@ pub(crate) struct Session {
     version: u16,
     /// The peer's life.
     life: Life,
+    /// This is weak, so that the socket is closed when its thread is done.
+    stream: Weak<TcpStream>,
+    /// Whether a datagram said something that cannot be read.
+    refused: AtomicBool,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("from", &self.link.id()).finish_non_exhaustive()
+    }
 }
 
 impl Session {
@@ -186,7 +198,67 @@ impl Session {
 
     /// Whether what comes on this connection still counts.
     pub(crate) fn goes_on(&self) -> bool {
-        self.link.turn.is_newest(self.serial) && !self.shared.is_stopping()
+        self.link.turn.is_newest(self.serial) && !self.shared.is_stopping() && !self.refused.load(Relaxed)
+    }
+
+    /// The version that was agreed on.
+    pub(crate) fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// The two lives between which its datagrams are.
+    pub(crate) fn ends(&self) -> Ends {
+        let config = &self.shared.config;
+        let from = End { id: self.link.id(), life: self.life };
+        Ends { cluster: config.cluster, from, to: config.own_end() }
+    }
+
+    /// Its messages may come as datagrams from now on: the owner was told whose they are.
+    pub(crate) fn begin_datagrams(self: &Arc<Session>) {
+        if let Some(incoming) = &self.shared.incoming {
+            incoming.begin(self);
+        }
+    }
+
+    /// None of its messages comes as a datagram any more.
+    pub(crate) fn end_datagrams(self: &Arc<Session>) {
+        if let Some(incoming) = &self.shared.incoming {
+            incoming.end(self);
+        }
+    }
+
+    /// Records what a datagram of this many bytes says of its sender; returns what it says.
+    pub(crate) fn arrived_as_datagram(&self, arrived: datagram::Arrived, bytes: usize) -> Vec<Event> {
+        let link = &self.link;
+        // This comes before what the datagram says is believed.
+        link.hear(self.life.nonce, arrived.durable);
+        link.counters.datagrams_received.fetch_add(1, Relaxed);
+        link.counters.bytes_received.fetch_add(bytes as u64, Relaxed);
+        let (from, version) = (link.id(), arrived.version);
+        match arrived.content {
+            datagram::Content::Messages(messages) => {
+                let event = |(group, body)| Event::Received { from, version, group, body };
+                messages.into_iter().map(event).collect()
+            }
+            datagram::Content::Probe(number) => {
+                link.probed_by_datagram(number);
+                Vec::new()
+            }
+        }
+    }
+
+    /// A message in a datagram cannot be read: the session ends, as after such a message on the connection.
+    pub(crate) fn refuse(&self, error: &Unreadable) {
+        let link = &self.link;
+        link.counters.frames_refused.fetch_add(1, Relaxed);
+        self.refused.store(true, Relaxed);
+        if let Some(stream) = self.stream.upgrade() {
+            // The stream may be closed already, which is as good.
+            _ = stream.shutdown(Shutdown::Both);
+        }
+        self.shared.complain(&format!("{} {error}", link.id()), || {
+            format!("closes the connection from {}: a datagram of it: {error}", link.id())
+        });
     }
 
     /// Records what a frame says of its sender; returns what it says.
@@ -283,7 +355,9 @@ impl Receiver {
                 let incarnation = hello.who.incarnation;
                 debug!(peer = %link.id(), remote = %self.remote, %incarnation, version, "accepted");
                 let (shared, serial) = (Arc::clone(&self.shared), self.serial);
-                Ok(Some(Session { shared, link, serial, version, life: Life::of(&hello.who) }))
+                let (life, stream) = (Life::of(&hello.who), Arc::downgrade(self.stream.socket()));
+                let refused = AtomicBool::new(false);
+                Ok(Some(Session { shared, link, serial, version, life, stream, refused }))
             }
             Err(refusal) => {
                 self.tell_of_refused(hello, &refusal);
@@ -392,7 +466,12 @@ impl Receiver {
         link.counters.receiving.store(true, Relaxed);
         let result = match &self.shared.entrance {
             Some(entrance) => entrance.read(&self.stream, session),
-            None => Some(self.deliver_frames(&session)),
+            None => {
+                let session = Arc::new(session);
+                let result = self.deliver_frames(&session);
+                session.end_datagrams();
+                Some(result)
+            }
         };
         link.counters.receiving.store(false, Relaxed);
         if matches!(&result, Some(Err(error)) if error.is_of_a_frame()) {
@@ -417,9 +496,10 @@ impl Receiver {
     }
 
     /// Hands over together what one read has brought: each time may wake the owner.
-    fn deliver_frames(&self, session: &Session) -> Result<(), FrameError> {
+    fn deliver_frames(&self, session: &Arc<Session>) -> Result<(), FrameError> {
         let mut reader = session.reader(&*self.stream);
         self.shared.emit(vec![session.met()])?;
+        session.begin_datagrams();
         while session.goes_on() {
             let Some(frame) = reader.next_frame()? else {
                 break;

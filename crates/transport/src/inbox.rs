@@ -13,11 +13,13 @@ use std::{
 use synod_sync::{
     Arc,
     channel::{Receiver, Sender, bounded, unbounded},
-    net::Bell,
+    net::{Bell, UdpSocket},
 };
+use tracing::warn;
 
 use crate::{
-    Event, EventLoop, Inbox, Readiness, Unreadable,
+    Event, EventLoop, Inbox, Readiness, Socket, Unreadable,
+    datagram::incoming::{self, Incoming},
     frame::{FrameError, FrameReader},
     inbound::Session,
     stream::Stream,
@@ -28,7 +30,7 @@ const TURN_BYTES_MAX: usize = 256 << 10;
 
 /// What the thread of a connection hands over.
 pub(crate) struct Flow {
-    session: Session,
+    session: Arc<Session>,
     reader: FrameReader<Source>,
     /// It is told once how the session ended.
     ended: Sender<Result<(), FrameError>>,
@@ -61,6 +63,12 @@ pub(crate) struct Entrance {
     bell: Arc<Bell>,
 }
 
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.session.end_datagrams();
+    }
+}
+
 impl fmt::Debug for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Flow").field("from", &self.session.link.id()).finish_non_exhaustive()
@@ -76,7 +84,14 @@ impl Entrance {
             Err(error) => return Some(Err(error.into())),
         };
         self.flows
-            .send(Flow { session, reader, ended, is_ready: true, is_met: false, readiness: None })
+            .send(Flow {
+                session: Arc::new(session),
+                reader,
+                ended,
+                is_ready: true,
+                is_met: false,
+                readiness: None,
+            })
             .ok()?;
         self.bell.ring();
         end.recv().ok()
@@ -90,30 +105,74 @@ pub(crate) struct TcpInbox {
     new: Receiver<Flow>,
     flows: Vec<Flow>,
     event_loop: Option<Arc<dyn EventLoop>>,
+    datagrams: Option<Datagrams>,
+}
+
+/// Datagrams, of all peers.
+#[derive(Debug)]
+struct Datagrams {
+    incoming: Arc<Incoming>,
+    sockets: Vec<Packets>,
+    buffer: Vec<u8>,
+}
+
+/// One socket at which they come.
+#[derive(Debug, Default)]
+struct Packets {
+    /// Whether there may be something to take.
+    is_ready: bool,
+    /// Whether the event loop was asked to say so, if there is one, and how it does.
+    is_registered: bool,
+    readiness: Option<Box<dyn Readiness>>,
 }
 
 /// Makes an inbox, and where sessions come into it.
-pub(crate) fn inbox(bell: Arc<Bell>, event_loop: Option<Arc<dyn EventLoop>>) -> (Entrance, TcpInbox) {
+pub(crate) fn inbox(
+    bell: Arc<Bell>,
+    event_loop: Option<Arc<dyn EventLoop>>,
+    incoming: Option<Arc<Incoming>>,
+) -> (Entrance, TcpInbox) {
     let (flows, new) = unbounded();
-    (Entrance { flows, bell: Arc::clone(&bell) }, TcpInbox { bell, new, flows: Vec::new(), event_loop })
+    let datagrams = incoming.map(|incoming| Datagrams {
+        sockets: incoming.sockets.iter().map(|_| Packets::default()).collect(),
+        incoming,
+        buffer: incoming::buffer(),
+    });
+    let entrance = Entrance { flows, bell: Arc::clone(&bell) };
+    (entrance, TcpInbox { bell, new, flows: Vec::new(), event_loop, datagrams })
 }
 
 impl Inbox for TcpInbox {
     fn wait(&mut self, timeout: Duration, is_idle: &dyn Fn() -> bool) {
         let (new, flows) = (&self.new, &self.flows);
         // What is in a buffer, or was left for another turn, wakes nobody.
-        let nothing_left = !flows.iter().any(|flow| flow.is_ready);
+        let nothing_left = !flows.iter().any(|flow| flow.is_ready) && !self.has_packets();
+        let packets: &[Arc<UdpSocket>] =
+            self.datagrams.as_ref().map_or(&[], |datagrams| &datagrams.incoming.sockets);
         let mut ready = Vec::with_capacity(flows.len());
         let streams = flows.iter().map(|flow| &**flow.reader.source().0.socket());
-        self.bell.wait(streams, timeout, || nothing_left && is_idle() && new.is_empty(), |at| ready.push(at));
-        ready.into_iter().for_each(|at| self.flows[at].is_ready = true);
+        self.bell.wait(
+            streams,
+            packets,
+            timeout,
+            || nothing_left && is_idle() && new.is_empty(),
+            |at| ready.push(at),
+        );
+        let streams = self.flows.len();
+        for at in ready {
+            match (at.checked_sub(streams), &mut self.datagrams) {
+                (Some(socket), Some(datagrams)) => datagrams.sockets[socket].is_ready = true,
+                _ => self.flows[at].is_ready = true,
+            }
+        }
         self.flows.extend(self.new.try_iter());
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         for mut flow in self.new.try_iter() {
             if let Some(event_loop) = &self.event_loop {
-                match event_loop.register(Arc::clone(flow.reader.source().0.socket())) {
+                let socket = Socket::Connection(Arc::clone(flow.reader.source().0.socket()));
+                match event_loop.register(socket) {
                     Ok(readiness) => flow.readiness = Some(readiness),
                     Err(error) => {
                         // The thread of the connection waits for this; the peer dials again.
@@ -127,7 +186,8 @@ impl Inbox for TcpInbox {
         for flow in &mut self.flows {
             flow.is_ready |= flow.readiness.as_mut().is_some_and(|readiness| readiness.poll(cx));
         }
-        self.flows.iter().any(|flow| flow.is_ready)
+        self.poll_packets(cx);
+        self.flows.iter().any(|flow| flow.is_ready) || self.has_packets()
     }
 
     fn take(&mut self, sink: &mut dyn FnMut(Event) -> Result<(), Unreadable>) {
@@ -140,6 +200,45 @@ impl Inbox for TcpInbox {
             }
             goes_on
         });
+        // After the flows, where sessions begin whose datagrams may be here already.
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.take(sink);
+        }
+    }
+}
+
+impl TcpInbox {
+    fn has_packets(&self) -> bool {
+        self.datagrams.iter().flat_map(|datagrams| &datagrams.sockets).any(|socket| socket.is_ready)
+    }
+
+    /// Asks the event loop for what has come at the sockets of datagrams.
+    fn poll_packets(&mut self, cx: &mut Context<'_>) {
+        let (Some(datagrams), Some(event_loop)) = (&mut self.datagrams, &self.event_loop) else { return };
+        let Datagrams { incoming, sockets, .. } = datagrams;
+        for (socket, packets) in incoming.sockets.iter().zip(sockets) {
+            if !std::mem::replace(&mut packets.is_registered, true) {
+                match event_loop.register(Socket::Datagrams(Arc::clone(socket))) {
+                    Ok(readiness) => packets.readiness = Some(readiness),
+                    // Peers get no answer to their probes, and send over TCP.
+                    Err(error) => warn!("cannot watch the socket for datagrams, and takes none: {error}"),
+                }
+            }
+            packets.is_ready |= packets.readiness.as_mut().is_some_and(|readiness| readiness.poll(cx));
+        }
+    }
+}
+
+impl Datagrams {
+    /// Takes what has come, up to a bound.
+    fn take(&mut self, sink: &mut dyn FnMut(Event) -> Result<(), Unreadable>) {
+        let Datagrams { incoming, sockets, buffer } = self;
+        let mut deliver = |events: Vec<Event>| events.into_iter().try_for_each(&mut *sink);
+        for (socket, packets) in incoming.sockets.iter().zip(sockets) {
+            if packets.is_ready {
+                packets.is_ready = incoming.take(socket, buffer, &mut deliver);
+            }
+        }
     }
 }
 
@@ -151,10 +250,12 @@ impl Flow {
     ) -> Option<Result<(), FrameError>> {
         let mut taken = 0;
         self.is_ready = false;
-        if !std::mem::replace(&mut self.is_met, true)
-            && let Err(error) = sink(self.session.met())
-        {
+        let is_new = !std::mem::replace(&mut self.is_met, true);
+        if is_new && let Err(error) = sink(self.session.met()) {
             return Some(Err(error.into()));
+        }
+        if is_new {
+            self.session.begin_datagrams();
         }
         while self.session.goes_on() {
             match self.reader.next_frame() {

@@ -9,7 +9,8 @@
 //! - **Within a session, bodies arrive whole, intact, once, in the order in which they were sent and without a gap.**
 //!   Of an ended session a suffix may be lost. A queue that overflows ends the session, so that this holds even then.
 //!   What was still queued leaves in the next session; so the first frames of a session may have been sent before its
-//!   `Up` was noticed.
+//!   `Up` was noticed. With [`Config::datagram_mtu`] this holds of messages that are too large for a packet. **The
+//!   others may be lost, come twice, and overtake any**, within their session; see docs/transports.md.
 //! - **Sending never blocks and never fails.** Every queue is bounded; protocols send again what still
 //!   matters. Receiving may
 //!   block, in the sink; TCP then pushes back.
@@ -46,7 +47,6 @@
 
 mod complaint;
 mod config;
-#[cfg(test)] // The format alone: no option leads there yet.
 mod datagram;
 mod deadline;
 mod dial;
@@ -72,10 +72,10 @@ mod transport;
 
 pub use complaint::{LeftOut, Repeats};
 pub use config::{Config, Meeting, Outlived, Peer, Recognise, Tls, TransportError, Unrecognised};
-pub use event_loop::{EventLoop, Readiness};
+pub use event_loop::{EventLoop, Readiness, Socket};
 pub use handshake::{ANSWER_BYTES_MAX, VERSION, VERSION_OLDEST};
 pub use inquiry::{InquireError, inquire};
 pub use memory::MemoryNetwork;
-pub use network::{Connections, Inbox, Network, Sender, Sink, Tcp};
+pub use network::{Connections, Inbox, MTU_DEFAULT, Network, Sender, Sink, Tcp, Udp};
 pub use obstacle::{Obstacle, ObstacleKind};
 pub use transport::{Event, Metrics, PeerMetrics, TcpSender, Transport, Unreadable};

@@ -24,6 +24,7 @@ use synod_wire::{ClusterId, Encoded, GroupId, Lsn, ReplicaId};
 
 use crate::{
     Config, Obstacle, ObstacleKind, Peer, PeerMetrics,
+    datagram::outgoing::{self, Path},
     frame::Frame,
     handshake::Life,
     inbound::Turn,
@@ -87,6 +88,8 @@ pub(crate) struct Counters {
     pub(crate) sessions: AtomicU64,
     pub(crate) receiving: AtomicBool,
     pub(crate) round_trips: Arc<Durations>,
+    pub(crate) datagrams_received: AtomicU64,
+    datagrams: outgoing::Counters,
 }
 
 /// What may wait for a peer.
@@ -174,6 +177,8 @@ enum Phase {
         version: u16,
         /// The largest body that the peer takes.
         body_bytes_max: usize,
+        /// The way for what fits a packet, if the peer takes datagrams.
+        path: Option<Box<Path>>,
         began: Instant,
         /// Why the session is over, if it is and the sender thread has yet to notice.
         end: Option<SessionEnd>,
@@ -313,10 +318,26 @@ impl Link {
         self.count_dropped(dropped);
     }
 
+    /// Takes a message that may leave as a datagram; says whether it did. It leaves at the latest at the next
+    /// [`Link::flush`].
+    pub(crate) fn put_in_datagram(&self, version: u16, group: GroupId, body: &Encoded) -> bool {
+        let mut out = lock(&self.out);
+        match &mut out.phase {
+            Phase::Session { path: Some(path), body_bytes_max, end: None, .. } => {
+                let fits = body.len() <= *body_bytes_max;
+                fits && path.put(version, group, body, self.own.durable(), &self.counters.datagrams)
+            }
+            _ => false,
+        }
+    }
+
     /// Has the queued frames leave now: the sender thread is woken, or this thread writes to the socket itself. Never
     /// waits for the network.
     pub(crate) fn flush(&self) {
         let mut out = lock(&self.out);
+        if let Phase::Session { path: Some(path), end: None, .. } = &mut out.phase {
+            path.flush(self.own.durable(), &self.counters.datagrams);
+        }
         if !out.awaits_frames || out.queue.frames() == 0 {
             return;
         }
@@ -403,6 +424,10 @@ impl Link {
             if !in_session(&out) {
                 return false;
             }
+            let patience = match &mut out.phase {
+                Phase::Session { path: Some(path), .. } => path.probe(Instant::now()).min(MARK_INTERVAL),
+                _ => MARK_INTERVAL,
+            };
             if !out.rest.frames.is_empty() {
                 *gather = mem::take(&mut out.rest);
                 out.awaits_frames = false;
@@ -427,8 +452,8 @@ impl Link {
             }
             out.awaits_frames = true;
             let nothing = |out: &mut Outgoing| out.awaits_frames && in_session(out);
-            out = wait_while(&self.out_changed, out, MARK_INTERVAL, nothing);
-            waited = true;
+            out = wait_while(&self.out_changed, out, patience, nothing);
+            waited = patience == MARK_INTERVAL;
         }
     }
 
@@ -507,6 +532,7 @@ impl Link {
         life: Life,
         spoken: u16,
         body_bytes_max: usize,
+        path: Option<Path>,
     ) -> bool {
         let mut out = lock(&self.out);
         let goes_on = out.goes_on(version);
@@ -518,6 +544,7 @@ impl Link {
                 life,
                 version: spoken,
                 body_bytes_max,
+                path: path.map(Box::new),
                 began: Instant::now(),
                 end: None,
             };
@@ -591,6 +618,11 @@ impl Link {
                     self.counters.round_trips.record(took);
                 }
             }
+            Probe::Arrived(number) => {
+                if let Phase::Session { path: Some(path), .. } = &mut out.phase {
+                    path.arrived(number);
+                }
+            }
             Probe::Asks(number) => {
                 if self.admits_probe(&out)
                     && let Some(answer) = out.probes.answer(number)
@@ -601,6 +633,21 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// A probe of the peer came as a datagram. It is told so, if there is a session, and no more often than it asks.
+    pub(crate) fn probed_by_datagram(&self, number: u64) {
+        let mut out = lock(&self.out);
+        if self.admits_probe(&out) && out.probes.admits_arrival() {
+            self.queue_probe(&mut out, Probe::Arrived(number));
+            drop(out);
+            self.flush();
+        }
+    }
+
+    /// The number of sessions that have begun, which tells them apart.
+    pub(crate) fn sessions(&self) -> u64 {
+        self.counters.sessions.load(Relaxed)
     }
 
     /// Whether there is a session in which a probe can be sent, and room for it.
@@ -656,16 +703,18 @@ impl Link {
     }
 
     pub(crate) fn metrics(&self) -> PeerMetrics {
-        let (connected_since, is_silent, back, obstacle, queue_frames, queue_bytes) = {
+        let (connected_since, takes_datagrams, is_silent, back, obstacle, queue_frames, queue_bytes) = {
             let out = lock(&self.out);
-            let began = match out.phase {
-                Phase::Session { began, end: None, .. } => Some(began),
-                _ => None,
+            let (began, works) = match &out.phase {
+                Phase::Session { began, path, end: None, .. } => {
+                    (Some(*began), path.as_ref().is_some_and(|path| path.works()))
+                }
+                _ => (None, false),
             };
             let (is_silent, back) = (out.probes.is_silent(), out.probes.back());
-            (began, is_silent, back, out.obstacle.clone(), out.queue.frames(), out.queue.bytes())
+            (began, works, is_silent, back, out.obstacle.clone(), out.queue.frames(), out.queue.bytes())
         };
-        let counters = &self.counters;
+        let (counters, datagrams) = (&self.counters, &self.counters.datagrams);
         PeerMetrics {
             peer: self.id(),
             connected_since,
@@ -676,7 +725,7 @@ impl Link {
             turned_away: *lock(&self.turned_away),
             sessions: counters.sessions.load(Relaxed),
             frames_sent: counters.frames_sent.load(Relaxed),
-            bytes_sent: counters.bytes_sent.load(Relaxed),
+            bytes_sent: counters.bytes_sent.load(Relaxed) + datagrams.bytes.load(Relaxed),
             writes: counters.writes.load(Relaxed),
             frames_received: counters.frames_received.load(Relaxed),
             bytes_received: counters.bytes_received.load(Relaxed),
@@ -684,6 +733,11 @@ impl Link {
             frames_refused: counters.frames_refused.load(Relaxed),
             queue_frames,
             queue_bytes,
+            takes_datagrams,
+            datagrams_sent: datagrams.datagrams.load(Relaxed),
+            datagram_messages_sent: datagrams.messages.load(Relaxed),
+            datagrams_unsent: datagrams.unsent.load(Relaxed),
+            datagrams_received: counters.datagrams_received.load(Relaxed),
             round_trips: Arc::clone(&counters.round_trips),
         }
     }

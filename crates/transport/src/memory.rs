@@ -241,6 +241,10 @@ impl Network for MemoryNetwork {
     fn message_bytes_max(&self) -> usize {
         default_frame_bytes_max()
     }
+
+    fn name(&self) -> &'static str {
+        "memory"
+    }
 }
 
 /// A replica's place in the network.
@@ -380,10 +384,15 @@ impl Sender for MemorySender {
                 frames_refused,
                 queue_frames: 0,
                 queue_bytes: 0,
+                takes_datagrams: false,
+                datagrams_sent: 0,
+                datagram_messages_sent: 0,
+                datagrams_unsent: 0,
+                datagrams_received: 0,
                 round_trips: Arc::default(),
             }
         };
-        Metrics { peers: peers.into_iter().map(metrics).collect(), frames_unroutable: 0 }
+        Metrics { peers: peers.into_iter().map(metrics).collect(), ..Metrics::default() }
     }
 }
 

@@ -34,6 +34,11 @@ pub trait Network: fmt::Debug + Send + Sync {
 
     /// The largest body that it carries, in bytes.
     fn message_bytes_max(&self) -> usize;
+
+    /// What a replica shows of it, in a word.
+    fn name(&self) -> &'static str {
+        "other"
+    }
 }
 
 /// The connections of one replica with its peers. Dropping them ends them and waits for their threads; no event
@@ -108,6 +113,41 @@ impl Network for Tcp {
 
     fn message_bytes_max(&self) -> usize {
         default_frame_bytes_max()
+    }
+
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+}
+
+/// The MTU of Ethernet, in bytes.
+pub const MTU_DEFAULT: u16 = 1500;
+
+/// The same connections for handshakes and for what is large, and datagrams of UDP for messages that fit a packet of a
+/// link with this MTU, in bytes. A peer that takes none, or that none reach, gets everything over TCP.
+#[derive(Clone, Copy, Debug)]
+pub struct Udp {
+    /// See [`Config::datagram_mtu`].
+    pub mtu: u16,
+}
+
+impl Default for Udp {
+    fn default() -> Udp {
+        Udp { mtu: MTU_DEFAULT }
+    }
+}
+
+impl Network for Udp {
+    fn start(&self, config: Config, sink: Box<Sink>) -> Result<Box<dyn Connections>, TransportError> {
+        Tcp.start(Config { datagram_mtu: Some(self.mtu), ..config }, sink)
+    }
+
+    fn message_bytes_max(&self) -> usize {
+        Tcp.message_bytes_max()
+    }
+
+    fn name(&self) -> &'static str {
+        "udp"
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! probe := kind u8 | number u64
-//! kind  := 0: asks; 1: answers
+//! kind  := 0: asks; 1: answers; 2: the probe with this number came as a datagram
 //! ```
 //!
 //! A probe is the body of a mark, a frame without a message, whose body peers of earlier versions take no notice of:
@@ -19,15 +19,21 @@ use synod_wire::{Encoded, Writer};
 /// tell apart, so a peer that is very slow is measured, too.
 const PATIENCE: u32 = 4;
 
+/// The least time between two datagrams of a peer of which it is told that they came.
+const ARRIVAL_INTERVAL: Duration = Duration::from_millis(5);
+
 /// Bytes of a probe.
 pub(crate) const PROBE_BYTES: usize = 9;
 const ASKS: u8 = 0;
 const ANSWERS: u8 = 1;
+const ARRIVED: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Probe {
     Asks(u64),
     Answers(u64),
+    /// A datagram of the peer's came ([`crate::datagram::Content::Probe`]). Only a peer that sends such is told.
+    Arrived(u64),
 }
 
 impl Probe {
@@ -38,6 +44,7 @@ impl Probe {
         match body[0] {
             ASKS => Some(Probe::Asks(number)),
             ANSWERS => Some(Probe::Answers(number)),
+            ARRIVED => Some(Probe::Arrived(number)),
             _ => None,
         }
     }
@@ -46,6 +53,7 @@ impl Probe {
         let (kind, number) = match self {
             Probe::Asks(number) => (ASKS, number),
             Probe::Answers(number) => (ANSWERS, number),
+            Probe::Arrived(number) => (ARRIVED, number),
         };
         let mut writer = Writer::new();
         writer.u8(kind);
@@ -73,6 +81,8 @@ pub(crate) struct Probes {
     back: Option<Instant>,
     /// When one of the peer's was answered last.
     answered: Option<Instant>,
+    /// When the peer was told last that one of its probes came as a datagram.
+    told: Option<Instant>,
 }
 
 impl Probes {
@@ -86,6 +96,7 @@ impl Probes {
             unheard: None,
             back: None,
             answered: None,
+            told: None,
         }
     }
 
@@ -115,6 +126,16 @@ impl Probes {
         }
         self.answered = Some(Instant::now());
         Some(Probe::Answers(number))
+    }
+
+    /// Whether the peer is told of a probe that came as a datagram, unless they come more often than a replica sends
+    /// them.
+    pub(crate) fn admits_arrival(&mut self) -> bool {
+        let admits = self.told.is_none_or(|at| at.elapsed() >= ARRIVAL_INTERVAL);
+        if admits {
+            self.told = Some(Instant::now());
+        }
+        admits
     }
 
     /// How long the answer to the last one took that comes now; `None` if it is not the answer to that, or has come
@@ -156,14 +177,14 @@ mod tests {
 
     #[test]
     fn a_probe_is_read_as_it_was_written() {
-        for probe in [Probe::Asks(7), Probe::Answers(u64::MAX)] {
+        for probe in [Probe::Asks(7), Probe::Answers(u64::MAX), Probe::Arrived(8)] {
             let body = probe.write().to_bytes();
             assert_eq!(Probe::read(&body), Some(probe));
             assert_eq!(Probe::read(&body[1..]), None);
             assert_eq!(Probe::read(&[&body[..], b"later"].concat()), Some(probe));
         }
         assert_eq!(Probe::read(&[]), None);
-        assert_eq!(Probe::read(&[2; PROBE_BYTES]), None);
+        assert_eq!(Probe::read(&[3; PROBE_BYTES]), None);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Settings of every connection between replicas.
+//! Settings of every connection between replicas, and of sockets for packets.
 
-use std::{io, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 #[cfg(not(feature = "shuttle"))]
 use rustix::net::sockopt;
-use synod_sync::net::TcpStream;
+use synod_sync::net::{TcpStream, UdpSocket};
 
 /// How many probes without an answer make a silent host count as gone.
 #[cfg(not(feature = "shuttle"))]
@@ -47,4 +47,45 @@ fn notice_silence(stream: &TcpStream, silence_max: Duration) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     sockopt::set_tcp_user_timeout(stream, u32::try_from(silence_max.as_millis()).unwrap_or(u32::MAX))?;
     Ok(())
+}
+
+/// Bytes of packets that may wait for the replica. The system grants as much of it as it allows.
+#[cfg(not(feature = "shuttle"))]
+const PACKETS_BYTES: usize = 4 << 20;
+
+/// Takes packets that come to an address, without waiting.
+#[cfg(not(feature = "shuttle"))]
+pub(crate) fn packets_at(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(address)?;
+    socket.set_nonblocking(true)?;
+    sockopt::set_socket_recv_buffer_size(&socket, PACKETS_BYTES)?;
+    Ok(socket)
+}
+
+/// Sends packets from one address to another, without waiting and without having one cut in two on its way.
+#[cfg(not(feature = "shuttle"))]
+pub(crate) fn packets_to(local: SocketAddr, peer: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(local)?;
+    socket.connect(peer)?;
+    socket.set_nonblocking(true)?;
+    sockopt::set_socket_send_buffer_size(&socket, PACKETS_BYTES)?;
+    #[cfg(target_os = "linux")]
+    if peer.is_ipv6() {
+        sockopt::set_ipv6_mtu_discover(&socket, sockopt::Ipv6PathMtuDiscovery::DO)?;
+    } else {
+        sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::DO)?;
+    }
+    Ok(socket)
+}
+
+/// Under the scheduler that explores orders nobody sends packets.
+#[cfg(feature = "shuttle")]
+pub(crate) fn packets_at(_: SocketAddr) -> io::Result<UdpSocket> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Under the scheduler that explores orders nobody sends packets.
+#[cfg(feature = "shuttle")]
+pub(crate) fn packets_to(_: SocketAddr, _: SocketAddr) -> io::Result<UdpSocket> {
+    Err(io::ErrorKind::Unsupported.into())
 }

@@ -22,6 +22,10 @@ use tracing::{error, warn};
 use crate::{
     Config, Obstacle, Peer, TransportError,
     complaint::{LeftOut, Repeats},
+    datagram::{
+        self, Drops,
+        incoming::{self, Incoming},
+    },
     handshake::Welcome,
     inbound::{self, Speaks},
     inbox::{Entrance, TcpInbox, inbox},
@@ -95,6 +99,8 @@ pub(crate) struct Shared {
     sink: Box<Sink>,
     /// Where sessions are handed over that the owner reads itself.
     pub(crate) entrance: Option<Entrance>,
+    /// What takes datagrams, if any are.
+    pub(crate) incoming: Option<Arc<Incoming>>,
     stopping: AtomicBool,
     complaints: Mutex<Repeats>,
 }
@@ -107,7 +113,8 @@ impl Shared {
     /// What a caller that is welcome learns.
     pub(crate) fn introduction(&self, version: u16) -> Welcome {
         let frame_bytes_max = self.config.frame_bytes_max;
-        Welcome { version, who: self.config.introduction(), frame_bytes_max }
+        let datagram_mtu = self.config.datagram_mtu.unwrap_or(0);
+        Welcome { version, who: self.config.introduction(), frame_bytes_max, datagram_mtu }
     }
 
     /// Tells the owner of the transport, unless it has ended it.
@@ -143,8 +150,8 @@ pub struct Transport {
     local_addresses: Vec<SocketAddr>,
     /// Until the owner has it.
     pub(crate) inbox: Option<TcpInbox>,
-    /// Dropping it wakes the accepting thread.
-    wake: Option<net::Waker>,
+    /// Dropping them wakes the threads that accept, and that take datagrams.
+    wake: Vec<net::Waker>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -234,6 +241,8 @@ impl Transport {
             listener.set_nonblocking(true)?;
             local_addresses.push(listener.local_addr()?);
         }
+        let listen = |mtu: u16| Incoming::listen(&local_addresses, mtu.into()).map(Arc::new);
+        let incoming = config.datagram_mtu.map(listen).transpose()?;
         let sender = TcpSender {
             routes: Arc::new(Routes {
                 frame_bytes_max: config.frame_bytes_max,
@@ -241,9 +250,14 @@ impl Transport {
                 peers: Arc::clone(&peers),
                 unroutable: AtomicU64::new(0),
                 complaints: Mutex::default(),
+                datagram_body_max: config.datagram_mtu.map_or(0, |mtu| {
+                    let bytes = datagram::bytes_max(mtu.into(), false).expect("validated");
+                    datagram::body_bytes_max(bytes)
+                }),
+                drops: incoming.as_ref().map(|incoming| Arc::clone(&incoming.drops)),
             }),
         };
-        let inbox = |bell| inbox(bell, config.event_loop.clone());
+        let inbox = |bell| inbox(bell, config.event_loop.clone(), incoming.clone());
         let (entrance, inbox) = config.bell.clone().map(inbox).unzip();
         let shared = Arc::new(Shared {
             config,
@@ -252,11 +266,12 @@ impl Transport {
             inquiry_lines: Mutex::default(),
             sink,
             entrance,
+            incoming,
             stopping: AtomicBool::new(false),
             complaints: Mutex::default(),
         });
         let mut transport =
-            Transport { shared, sender, local_addresses, inbox, wake: None, threads: Vec::new() };
+            Transport { shared, sender, local_addresses, inbox, wake: Vec::new(), threads: Vec::new() };
         // If a thread cannot be had, dropping the transport ends those that run.
         transport.start_threads(listeners)?;
         Ok(transport)
@@ -266,11 +281,19 @@ impl Transport {
         let supervisor = Supervisor::start(Arc::clone(&self.shared))?;
         self.threads.push(thread::Builder::new().name("peers".into()).spawn(|| supervisor.run())?);
         let (wake, woken) = net::waker()?;
-        self.wake = Some(wake);
+        self.wake.push(wake);
         let shared = Arc::clone(&self.shared);
         let (listeners, speak): (Vec<_>, Vec<_>) = listeners.into_iter().unzip();
         let accept = move || inbound::accept(&shared, &listeners, &speak, &woken);
         self.threads.push(thread::Builder::new().name("accept".into()).spawn(accept)?);
+        // The owner of an inbox takes datagrams itself.
+        if let (Some(incoming), None) = (&self.shared.incoming, &self.inbox) {
+            let (wake, woken) = net::waker()?;
+            self.wake.push(wake);
+            let (shared, incoming) = (Arc::clone(&self.shared), Arc::clone(incoming));
+            let take = move || incoming::run(&shared, &incoming, &woken);
+            self.threads.push(thread::Builder::new().name("datagrams".into()).spawn(take)?);
+        }
         Ok(())
     }
 
@@ -319,7 +342,7 @@ impl Drop for Transport {
         self.shared.stopping.store(true, Relaxed);
         self.inbox = None;
         self.shared.peers.stop();
-        self.wake = None;
+        self.wake.clear();
         for thread in self.threads.drain(..) {
             let name = thread.thread().name().unwrap_or_default().to_owned();
             if thread.join().is_err() {
@@ -344,6 +367,9 @@ struct Routes {
     peers: Arc<Peers>,
     unroutable: AtomicU64,
     complaints: Mutex<Repeats>,
+    /// The largest body that any datagram has room for, in bytes; 0 without datagrams.
+    datagram_body_max: usize,
+    drops: Option<Arc<Drops>>,
 }
 
 impl Routes {
@@ -439,8 +465,10 @@ impl TcpSender {
             return;
         }
         let mut shared = None;
+        let may_fit = routes.datagram_body_max > 0 && length <= routes.datagram_body_max;
         for id in to {
             match peers::find(&table, *id) {
+                Some(link) if may_fit && link.put_in_datagram(version, group, &body) => {}
                 Some(link) => {
                     let frame =
                         shared.get_or_insert_with(|| Arc::new(link.frame(version, group, body.clone())));
@@ -462,6 +490,7 @@ impl TcpSender {
         Metrics {
             peers: self.routes.peers.table().iter().map(|link| link.metrics()).collect(),
             frames_unroutable: self.routes.unroutable.load(Relaxed),
+            datagrams_dropped: self.routes.drops.as_ref().map_or_else(Vec::new, |drops| drops.counts()),
         }
     }
 }
@@ -476,9 +505,13 @@ pub struct Metrics {
     pub peers: Vec<PeerMetrics>,
     /// Messages for replicas that are no peers.
     pub frames_unroutable: u64,
+    /// How many packets were dropped that came where datagrams are taken, by the name of each reason. Empty if none are
+    /// taken.
+    pub datagrams_dropped: Vec<(&'static str, u64)>,
 }
 
-/// The state of the connections with one peer. Counts are totals since it became one; bytes include frame headers.
+/// The state of the connections with one peer. Counts are totals since it became one; bytes include frame headers, and
+/// those of datagrams.
 #[derive(Clone, Debug)]
 pub struct PeerMetrics {
     /// The peer.
@@ -517,6 +550,16 @@ pub struct PeerMetrics {
     pub queue_frames: usize,
     /// Bytes of these frames.
     pub queue_bytes: usize,
+    /// Whether messages that fit a packet leave as datagrams now: the peer takes them, and says that they arrive.
+    pub takes_datagrams: bool,
+    /// Datagrams with messages that were handed to the system.
+    pub datagrams_sent: u64,
+    /// Messages that left in datagrams, or were lost with one that the system did not take.
+    pub datagram_messages_sent: u64,
+    /// Datagrams that the system did not take.
+    pub datagrams_unsent: u64,
+    /// Sound datagrams of the peer.
+    pub datagrams_received: u64,
     /// How long it took from each probe to the peer's answer ([`Config::probe_interval`]).
     pub round_trips: Arc<Durations>,
 }

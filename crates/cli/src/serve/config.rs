@@ -20,6 +20,7 @@ use synod_wire::{ClusterId, Groups, ReplicaId};
 use super::{
     flags::{AuthArgs, ClusterState, Derived, ServeArgs, Tuning, Window},
     laboratory,
+    network::network,
     tls::TlsPlan,
 };
 
@@ -136,6 +137,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     }
     warnings.extend(own_url.and_then(|url| called_elsewhere(args, &node, &url)));
     let tls = TlsPlan::check(args, &node, &mut warnings)?;
+    node.network = network(&args.tuning, &tls, &mut warnings)?;
     node.durability = durability;
     node.segment_bytes = args.tuning.wal_segment_bytes;
     node.accept_lost_log = args.tuning.accept_lost_log;
@@ -680,6 +682,29 @@ mod tests {
             assert!(warned(own, listen, joins), "{own} {listen} {joins}");
             let on_purpose = format!("--initial-advertise-peer-urls {own}");
             assert!(!warned(own, listen, &on_purpose), "{own} {listen} {on_purpose}");
+        }
+    }
+
+    #[test]
+    fn datagrams_are_for_replicas_that_speak_no_tls_with_each_other() {
+        let of =
+            |line: &str| checked(line).map(|checked| (checked.node.network.name(), checked.warnings.len()));
+        let (tcp, warnings) = of("").unwrap();
+        assert_eq!(tcp, "tcp");
+        // One more warning: they are for a segment that is trusted.
+        assert_eq!(of("--transport udp"), Ok(("udp", warnings + 1)));
+        assert_eq!(of("--transport udp --mtu 9000"), Ok(("udp", warnings + 1)));
+        assert_eq!(of("--transport udp --auto-tls").map(|(name, _)| name), Ok("udp"), "TLS with clients");
+        for (line, expected) in [
+            (
+                "--name a --initial-cluster a=https://h1:1 --listen-peer-urls https://0.0.0.0:1 --peer-auto-tls \
+                 --transport udp",
+                "peer URLs with http://",
+            ),
+            ("--mtu 9000", "does nothing with --transport tcp"),
+        ] {
+            let refused = of(line).unwrap_err().to_string();
+            assert!(refused.contains(expected), "{line}: {refused}");
         }
     }
 

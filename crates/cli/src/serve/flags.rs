@@ -145,6 +145,15 @@ pub enum ClusterState {
     Existing,
 }
 
+/// How messages travel between replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TransportKind {
+    /// All over TCP.
+    Tcp,
+    /// As datagrams, where they fit.
+    Udp,
+}
+
 /// Settings that stay.
 pub const CLUSTER: &str = "The cluster, at the first start (the same on all replicas)";
 /// Settings that must be the same at all replicas.
@@ -356,6 +365,22 @@ pub struct Tuning {
     )]
     pub keep_bytes: u64,
 
+    /// How messages travel between replicas: tcp, or udp. With udp a message that fits a packet leaves as a datagram,
+    /// to the address of the peer's URL; larger ones, handshakes and everything for a peer that takes no datagrams, or
+    /// that none reach, go over TCP. Datagrams are neither encrypted nor authenticated: for a segment that you trust,
+    /// and not with TLS between replicas.
+    #[arg(
+        long, env = "SYNOD_TRANSPORT", value_name = "HOW", value_enum, default_value_t = TransportKind::Tcp,
+        help_heading = "Transport"
+    )]
+    pub transport: TransportKind,
+    /// The MTU of the links between replicas: a datagram has at most this many bytes, with the headers of IP and UDP
+    /// [default: 1500, with --transport udp].
+    #[arg(
+        long, env = "SYNOD_MTU", value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..),
+        help_heading = "Transport"
+    )]
+    pub mtu: Option<u16>,
     /// How the replica's work is placed on threads: spread (each stage, and each direction of each connection to a
     /// peer, has its own) or compact (one thread serves clients, reads from peers, runs the protocol, writes to peers
     /// and executes commands; only the log has another). Compact takes fewer switches of threads and less of the

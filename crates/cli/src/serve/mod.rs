@@ -21,6 +21,7 @@ mod file;
 pub mod flags;
 mod laboratory;
 pub mod log;
+mod network;
 mod notify;
 mod process;
 mod run;

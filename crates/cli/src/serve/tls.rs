@@ -67,6 +67,11 @@ struct Flags<'a> {
 }
 
 impl TlsPlan {
+    /// Whether this replica speaks TLS with others.
+    pub fn is_between_replicas(&self) -> bool {
+        self.peers.is_some()
+    }
+
     /// Checks what can be checked without reading a file.
     pub fn check(
         args: &ServeArgs,

@@ -1,11 +1,12 @@
 //! Replicas as real processes under load: killed repeatedly, with each protocol and with balanced; and while
-//! protocol, dissemination and members change.
+//! protocol, dissemination and members change; and over datagrams, of which some are lost.
 //!
 //! `SYNOD_E2E_ROUNDS` says how often each of leader, follower and all at once is killed; once if it is not set.
 
 mod changes;
 #[path = "../commands/mod.rs"]
 mod commands;
+mod datagrams;
 mod load;
 
 use std::{
@@ -28,6 +29,14 @@ use self::{
 
 /// Several clusters at once would take each other's processor time, and elections would say little about the program.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+/// Small limits, so that the replicas also take snapshots, trim their logs and catch up by both.
+const SMALL: [&str; 5] = [
+    "--election-timeout=600ms",
+    "--heartbeat-interval=60ms",
+    "--snapshot-count=400",
+    "--keep-slots=100",
+    "--wal-segment-bytes=1MiB",
+];
 /// How long anything may take that depends on elections and on how busy the machine is.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
@@ -83,16 +92,14 @@ async fn kills(ordering: &[&str]) {
     let _alone = ONE_AT_A_TIME.lock().await;
     let rounds = env::var("SYNOD_E2E_ROUNDS").map_or(1, |rounds| rounds.parse().expect("a number of rounds"));
     let folder = tempfile::tempdir().unwrap();
-    // Small limits, so that the replicas also take snapshots, trim their logs and catch up by both.
-    let mut flags = vec![
-        "--election-timeout=600ms",
-        "--heartbeat-interval=60ms",
-        "--snapshot-count=400",
-        "--keep-slots=100",
-        "--wal-segment-bytes=1MiB",
-    ];
+    let mut flags = SMALL.to_vec();
     flags.extend(ordering);
-    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
+    let cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
+    kills_of(cluster, rounds).await;
+}
+
+/// Kills replicas of a cluster under load, this many times each.
+async fn kills_of(mut cluster: Cluster, rounds: usize) {
     let endpoints = cluster.endpoints();
     let load = Load::start(&endpoints);
     progress(&load, 50).await;

@@ -167,6 +167,7 @@ impl NodeServer {
             me: node.me,
             name: node.name.clone(),
             durability: node.durability.to_string(),
+            transport: node.network.name(),
             learners_max: settings.learners_max,
             transfer_timeout: node.settings.request_timeout,
             obstacles: Arc::default(),

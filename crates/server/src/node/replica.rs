@@ -51,6 +51,7 @@ pub(super) struct Fixed {
     pub me: ReplicaId,
     pub name: String,
     pub durability: String,
+    pub transport: &'static str,
     /// How many members may stay learners.
     pub learners_max: u32,
     /// How long a transfer of the leadership may take.
@@ -265,6 +266,7 @@ impl Replica for OnNode {
             replica: self.fixed.me,
             name: self.fixed.name.clone(),
             durability: self.fixed.durability.clone(),
+            transport: self.fixed.transport.into(),
             node,
             group,
             troubles,

@@ -147,6 +147,7 @@ pub(super) fn status(status: &crate::Status) -> StatusResponse {
         decided_slot: node.learned(peer.id).map_or(0, |slot| slot.0),
         // One that is shorter than a nanosecond is measured, too.
         round_trip_nanos: node.round_trip(peer.id).map_or(0, |time| nanos(time).max(1)),
+        datagrams: peer.datagrams,
     });
     let (received, total) = node.receiving;
     StatusResponse {
@@ -161,6 +162,7 @@ pub(super) fn status(status: &crate::Status) -> StatusResponse {
         election: group.election.to_string(),
         dissemination: group.overrides.dissemination().to_string(),
         durability: status.durability.clone(),
+        transport: status.transport.clone(),
         decided_slot: node.decided.0,
         applied_slot: node.executed.0,
         log_bytes: node.log_bytes,
@@ -516,6 +518,7 @@ mod tests {
         (node.receiving, node.sources) = ((19, 20), 21);
         node.learners = vec![(ReplicaId(3), Slot(22))];
         node.peers = [2, 3, 9].map(|id| crate::PeerLink::new(ReplicaId(id), None)).into();
+        node.peers[0].datagrams = true;
         node.waits_for = vec![ReplicaId(2)];
         node.round_trips = vec![(ReplicaId(3), Duration::from_millis(2))];
         let mut own = crate::Status {
@@ -523,6 +526,7 @@ mod tests {
             replica: ReplicaId(1),
             name: "one".into(),
             durability: "sync".into(),
+            transport: "udp".into(),
             node,
             group: std::sync::Arc::new(known),
             troubles: Vec::new(),
@@ -536,6 +540,7 @@ mod tests {
             up: false,
             decided_slot,
             round_trip_nanos: if replica == 3 { 2_000_000 } else { 0 },
+            datagrams: replica == 2,
         };
         let expected = StatusResponse {
             cluster_id: 23,
@@ -549,6 +554,7 @@ mod tests {
             election: "ballot".into(),
             dissemination: "leader".into(),
             durability: "sync".into(),
+            transport: "udp".into(),
             decided_slot: 14,
             applied_slot: 15,
             log_bytes: 17,

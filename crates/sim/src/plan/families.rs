@@ -534,6 +534,15 @@ impl Plan {
         self
     }
 
+    /// The same over links as of the transport `udp`: sessions, in which small messages travel as datagrams. How small
+    /// is drawn, down to what only signs of life fit.
+    #[must_use]
+    pub fn with_datagrams_in_sessions(mut self) -> Plan {
+        let rng = &mut Rng::with_seed(self.seed ^ 0x0d_97);
+        self.network.wire = Wire::Mixed(pick(rng, &[60, 200, 1436, 1436]));
+        self
+    }
+
     /// Makes it a family of its own: a replica without memory comes to a later epoch by a snapshot, and
     /// crashes within the first sync after that, or loses the snapshot.
     #[must_use]

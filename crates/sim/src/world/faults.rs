@@ -12,7 +12,7 @@ use crate::{
     check::{Checked, Invariant, Violation},
     clock::Moment,
     files::Files,
-    network::{Wire, between},
+    network::between,
     odds::Odds,
     plan::{Ending, FilesPlan, JointPlan},
     situations::Sight,
@@ -201,7 +201,7 @@ impl World {
             Kind::Reset => {
                 for from in 0..self.machines.len() {
                     for to in (0..self.machines.len()).filter(|&to| to != from) {
-                        if self.network.wire() == Wire::Stream && self.faults.rng.bool() {
+                        if self.network.wire().has_sessions() && self.faults.rng.bool() {
                             self.end_session(from, to);
                         }
                     }
@@ -390,7 +390,7 @@ impl World {
         let longest = self.plan.faults.lasts.1;
         for &(from, to) in &links {
             self.network.cut(from, to);
-            if self.network.wire() == Wire::Stream && self.faults.rng.bool() {
+            if self.network.wire().has_sessions() && self.faults.rng.bool() {
                 let session = self.network.session(from, to);
                 let wait = between(&mut self.faults.rng, Duration::ZERO, longest);
                 self.queue.push(self.now + wait, Happening::Hangup { from, to, session });

@@ -102,9 +102,10 @@ impl World {
         })?;
         self.fold(body.len() as u64);
         let mut arrivals = std::mem::take(&mut self.arrivals);
+        let alone = self.network.travels_alone(from, to, body.len());
         let ends = self.network.send(self.now, from, to, Packet { number, group, body }, &mut arrivals);
         self.note_losses();
-        if self.network.wire() == Wire::Datagram && arrivals.is_empty() {
+        if alone && arrivals.is_empty() {
             self.coverage.messages_lost += 1;
             let of = self.of_group(group);
             self.line(from, || format!("→ r{}  lost: {of}{}", to + 1, describe::message(message)));
@@ -147,7 +148,7 @@ impl World {
     ) -> Checked {
         let lasts = match self.network.wire() {
             Wire::Datagram => self.is_heard(to, from) && self.knows_birth(to, from, birth),
-            Wire::Stream | Wire::Manual => {
+            Wire::Stream | Wire::Mixed(_) | Wire::Manual => {
                 self.network.is_up(from, to) && self.network.session(from, to) == session
             }
         };
@@ -180,27 +181,27 @@ impl World {
         session: u64,
         body: Option<Packet>,
     ) -> Checked {
-        let from = sender.0;
+        let (from, alone) = (sender.0, body.is_some());
         let arrived = self.network.arrive(from, to, session, body);
         self.note_losses();
         let Some(packet) = arrived else { return Ok(()) };
         match self.network.damage(&packet.body) {
             Some(damaged) => {
                 self.note_loss(packet.number, Loss::Damaged);
-                self.is_damaged(from, to, damaged);
+                self.is_damaged(from, to, damaged, alone);
                 Ok(())
             }
             None => self.receive(sender, to, packet),
         }
     }
 
-    /// A message arrives damaged. Its checksum says so, and the session ends: what a damaged message seems to say is
-    /// heeded by nobody. A replica that reads it all the same finds an error at most.
-    fn is_damaged(&mut self, from: usize, to: usize, damaged: Bytes) {
+    /// A message arrives damaged. Its checksum says so, and the session ends, unless it travelled alone: what a damaged
+    /// message seems to say is heeded by nobody. A replica that reads it all the same finds an error at most.
+    fn is_damaged(&mut self, from: usize, to: usize, damaged: Bytes, alone: bool) {
         self.coverage.messages_damaged += 1;
         self.line(to, || format!("← r{}  a damaged message", from + 1));
         let _ = PeerMessage::decode(damaged);
-        if self.network.wire() == Wire::Stream {
+        if self.network.wire().has_sessions() && !alone {
             self.end_session(from, to);
         }
     }
@@ -253,6 +254,7 @@ impl World {
     /// A life has begun: it makes sessions to all peers.
     pub(super) fn make_sessions(&mut self, of: usize) {
         let life = self.machines[of].lives;
+        self.network.begin_life(of);
         for peer in (0..self.machines.len()).filter(|&peer| peer != of) {
             if self.network.wire() == Wire::Datagram {
                 self.tell_link(of, life, peer, Link::Up);
@@ -272,7 +274,7 @@ impl World {
         for peer in (0..self.machines.len()).filter(|&peer| peer != of) {
             if self.network.wire() != Wire::Datagram {
                 self.end_session_as(peer, of, link);
-                if self.network.wire() == Wire::Stream && self.rng.bool() {
+                if self.network.wire().has_sessions() && self.rng.bool() {
                     self.network.disconnect(of, peer);
                     self.note_losses();
                 }
@@ -298,7 +300,7 @@ impl World {
         }
         let wait = match self.network.wire() {
             Wire::Manual => Duration::ZERO,
-            Wire::Stream | Wire::Datagram => between(&mut self.rng, MS / 10, 30 * MS),
+            Wire::Stream | Wire::Mixed(_) | Wire::Datagram => between(&mut self.rng, MS / 10, 30 * MS),
         };
         self.queue.push(self.now + wait, Happening::Dial { from, to });
     }

@@ -269,6 +269,27 @@ fn every_invariant_holds_for_nodes_with_several_groups() {
     assert_losses(&all);
 }
 
+/// Links as of the transport `udp`, for nodes with one group, with several and with merged ones.
+#[test]
+fn every_invariant_holds_where_small_messages_of_sessions_are_datagrams() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        let mut coverage = Coverage::default();
+        for seed in 0..48 {
+            let plan = Plan::draw(seed, protocol);
+            let plan = match seed % 4 {
+                2 => plan.of_groups(3),
+                3 => plan.merging(3),
+                _ => plan,
+            };
+            let outcome = synod_sim::run(&plan.with_datagrams_in_sessions())
+                .unwrap_or_else(|failure| panic!("{}", failure.report(protocol, None)));
+            coverage.add(&outcome.coverage);
+        }
+        assert!(coverage.messages_lost > 1_000 && coverage.crashes > 100, "{protocol}: {coverage}");
+        assert!(coverage.snapshots_installed > 0 && coverage.changes_made > 20, "{protocol}: {coverage}");
+    }
+}
+
 /// The groups are merged into one order: they have one store, and its clients ask any of them.
 #[test]
 fn every_invariant_holds_for_merged_groups_of_each_protocol() {

@@ -406,6 +406,33 @@ impl Drop for Listening {
     }
 }
 
+/// A socket for packets. This network has none: nothing makes one.
+#[derive(Debug)]
+pub enum UdpSocket {}
+
+impl UdpSocket {
+    /// Sends a packet.
+    ///
+    /// # Errors
+    /// It is never called.
+    pub fn send(&self, _: &[u8]) -> io::Result<usize> {
+        match *self {}
+    }
+
+    /// Takes a packet.
+    ///
+    /// # Errors
+    /// It is never called.
+    pub fn recv(&self, _: &mut [u8]) -> io::Result<usize> {
+        match *self {}
+    }
+}
+
+/// Waits for the waker of `woken`: no packet ever comes.
+pub fn wait_for_packets(_: &[Arc<UdpSocket>], woken: &Woken) {
+    wait_for(&[], woken, None);
+}
+
 /// Wakes a thread that waits for connections to become readable.
 #[derive(Debug, Default)]
 pub struct Bell(Arc<Ringing>);
@@ -454,10 +481,11 @@ impl Bell {
 
     /// Waits until one of the streams has something to read or is closed, until the bell is rung, or for `timeout`.
     /// `is_idle` is asked before the thread falls asleep, and a thread that makes it false has to ring afterwards.
-    /// `ready` is told for each stream, in order, whether it is worth reading.
+    /// `ready` is told for each stream, in order, whether it is worth reading. No packet ever comes.
     pub fn wait<'a>(
         &self,
         streams: impl Iterator<Item = &'a TcpStream>,
+        _packets: &'a [Arc<UdpSocket>],
         timeout: Duration,
         is_idle: impl Fn() -> bool,
         ready: impl FnMut(usize),

@@ -20,13 +20,13 @@ pub mod time {
 
 /// Sockets of the standard library, and how to wait for several at a time.
 pub mod net {
-    pub use std::net::{Shutdown, TcpListener, TcpStream};
+    pub use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 
     use std::{
         io::{self, IoSlice, Read, Write},
-        os::unix::net::UnixStream,
+        os::{fd::AsFd, unix::net::UnixStream},
         sync::{
-            Mutex, PoisonError,
+            Arc, Mutex, PoisonError,
             atomic::{AtomicBool, Ordering::SeqCst},
         },
         task,
@@ -115,19 +115,21 @@ pub mod net {
             self.asleep.store(false, SeqCst);
         }
 
-        /// Waits until one of the streams has something to read or is closed, until the bell is rung, or for `timeout`.
-        /// `is_idle` is asked once before the thread falls asleep, and a thread that makes it false has to ring
-        /// afterwards. Only one thread at a time may wait. `ready` is told for each stream, in order, whether it is
-        /// worth reading.
+        /// Waits until one of the streams has something to read or is closed, until a packet is there, until the
+        /// bell is rung, or for `timeout`. `is_idle` is asked once before the thread falls asleep, and a thread that
+        /// makes it false has to ring afterwards. Only one thread at a time may wait. `ready` is told the place of
+        /// each stream that is worth reading; the sockets for packets come after the streams.
         pub fn wait<'a>(
             &self,
             streams: impl Iterator<Item = &'a TcpStream>,
+            packets: &'a [Arc<UdpSocket>],
             timeout: Duration,
             is_idle: impl Fn() -> bool,
             mut ready: impl FnMut(usize),
         ) {
             let mut sockets = vec![PollFd::new(&self.bell, PollFlags::IN)];
             sockets.extend(streams.map(|stream| PollFd::new(stream, PollFlags::IN)));
+            sockets.extend(packets.iter().map(|socket| PollFd::new(&**socket, PollFlags::IN)));
             self.asleep.store(!timeout.is_zero(), SeqCst);
             let timeout = if is_idle() { timeout } else { Duration::ZERO };
             let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos().into() };
@@ -150,8 +152,20 @@ pub mod net {
 
     /// Waits for a connection on any listener, for the waker of `woken`, or for `timeout`.
     pub fn wait_for(listeners: &[TcpListener], woken: &Woken, timeout: Option<Duration>) {
-        let mut sockets: Vec<PollFd<'_>> =
-            listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
+        wait_for_any(listeners.iter(), woken, timeout);
+    }
+
+    /// Waits for a packet at any of the sockets, or for the waker of `woken`.
+    pub fn wait_for_packets(sockets: &[Arc<UdpSocket>], woken: &Woken) {
+        wait_for_any(sockets.iter().map(|socket| &**socket), woken, None);
+    }
+
+    fn wait_for_any<'a, S: AsFd + 'a>(
+        sockets: impl Iterator<Item = &'a S>,
+        woken: &Woken,
+        timeout: Option<Duration>,
+    ) {
+        let mut sockets: Vec<PollFd<'_>> = sockets.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
         sockets.push(PollFd::new(&woken.0, PollFlags::IN));
         let timeout =
             timeout.map(|time| Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() });

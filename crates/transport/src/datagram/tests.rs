@@ -3,31 +3,48 @@
 use fastrand::Rng;
 use proptest::prelude::*;
 
+use synod_wire::Incarnation;
+
 use super::*;
 
 const VERSION_AGREED: u16 = 9;
 
 fn end(id: u64, incarnation: u64) -> End {
-    End { id: ReplicaId(id), birth: 100 + id, incarnation: Incarnation(incarnation), nonce: 7 * id }
+    let life = Life { birth: 100 + id, incarnation: Incarnation(incarnation), nonce: 7 * id };
+    End { id: ReplicaId(id), life }
 }
 
 fn ends() -> Ends {
     Ends { cluster: ClusterId(0x5eed), from: end(1, 3), to: end(2, 5) }
 }
 
-fn sessions() -> Sessions {
+/// Sessions that are told apart by their senders.
+fn sessions() -> Sessions<u64> {
     let mut sessions = Sessions::default();
-    sessions.begin(&ends(), VERSION_AGREED);
-    sessions.begin(&Ends { from: end(3, 1), ..ends() }, VERSION_AGREED);
+    sessions.begin(&ends(), VERSION_AGREED, 1);
+    sessions.begin(&Ends { from: end(3, 1), ..ends() }, VERSION_AGREED, 3);
     sessions
+}
+
+fn push(packer: &mut Packer, group: GroupId, body: &[u8]) -> Result<(), Unpacked> {
+    packer.push(group, &[Bytes::copy_from_slice(body)])
+}
+
+fn take(packer: &mut Packer, durable: Lsn) -> Option<Vec<u8>> {
+    packer.leave(durable, <[u8]>::to_vec)
+}
+
+fn messages_of(content: &Content) -> Vec<(u16, Vec<u8>)> {
+    let Content::Messages(messages) = content else { panic!("a probe") };
+    messages.iter().map(|(group, body)| (group.0, body.to_vec())).collect()
 }
 
 fn packed(bytes_max: usize, bodies: &[(GroupId, Vec<u8>)]) -> Vec<u8> {
     let mut packer = Packer::new(bytes_max, &ends(), VERSION_AGREED);
     for (group, body) in bodies {
-        packer.push(*group, body).expect("it fits");
+        push(&mut packer, *group, body).expect("it fits");
     }
-    packer.take(Lsn(0x0102_0304)).expect("it has messages")
+    take(&mut packer, Lsn(0x0102_0304)).expect("it has messages")
 }
 
 fn small() -> Vec<u8> {
@@ -35,7 +52,7 @@ fn small() -> Vec<u8> {
 }
 
 /// Makes the checksum right, whatever the rest is.
-fn seal(datagram: &mut [u8]) {
+fn reseal(datagram: &mut [u8]) {
     let crc = crc(datagram);
     datagram[CRC_AT..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
 }
@@ -60,7 +77,20 @@ fn every_byte_is_where_others_look_for_it() {
         let hex: String = datagram[..HEADER_BYTES + 5].iter().map(|byte| format!("{byte:02x}")).collect();
         found += &format!("{bytes} bytes of 0xab: {hex}...\n");
     }
+    let probe: String =
+        probe(64, &ends(), VERSION_AGREED, 7).iter().map(|byte| format!("{byte:02x}")).collect();
+    found += &format!("probe: {probe}\n");
     assert_eq!(found, include_str!("golden.txt"));
+}
+
+#[test]
+fn a_probe_fills_the_largest_packet() {
+    let probe = probe(1472, &ends(), VERSION_AGREED, 7);
+    assert_eq!(probe.len(), 1472);
+    let content = |packet: &[u8]| sessions().read(packet).map(|(_, arrived)| arrived.content);
+    assert_eq!(content(&probe), Ok(Content::Probe(7)));
+    assert_eq!(content(&probe[..HEADER_BYTES + 8]), Ok(Content::Probe(7)), "the rest is padding");
+    assert_eq!(content(&probe[..HEADER_BYTES + 7]), Err(Reason::Length));
 }
 
 #[test]
@@ -72,23 +102,22 @@ fn limits_follow_the_mtu() {
     for mtu in [MTU_MIN, 1500, 9000, MTU_MAX] {
         let max = bytes_max(mtu, false).expect("an MTU");
         let mut packer = Packer::new(max, &ends(), 1);
-        assert_eq!(packer.push(GroupId(0), &vec![1; body_bytes_max(max) + 1]), Err(Unpacked::TooLarge));
-        assert!(packer.is_empty() && packer.take(Lsn(1)).is_none());
-        assert_eq!(packer.push(GroupId(0), &vec![1; body_bytes_max(max)]), Ok(()));
-        assert_eq!(packer.push(GroupId(0), b""), Err(Unpacked::Full), "nothing is cut");
-        assert_eq!(packer.take(Lsn(1)).map(|datagram| datagram.len()), Some(max));
-        assert_eq!(packer.push(GroupId(0), b"next"), Ok(()), "it is empty again");
+        assert_eq!(push(&mut packer, GroupId(0), &vec![1; body_bytes_max(max) + 1]), Err(Unpacked::TooLarge));
+        assert!(packer.is_empty() && take(&mut packer, Lsn(1)).is_none());
+        assert_eq!(push(&mut packer, GroupId(0), &vec![1; body_bytes_max(max)]), Ok(()));
+        assert_eq!(push(&mut packer, GroupId(0), b""), Err(Unpacked::Full), "nothing is cut");
+        assert_eq!(take(&mut packer, Lsn(1)).map(|datagram| datagram.len()), Some(max));
+        assert_eq!(push(&mut packer, GroupId(0), b"next"), Ok(()), "it is empty again");
     }
 }
 
 #[test]
 fn a_datagram_may_be_padded_and_never_cut() {
     let (sessions, datagram) = (sessions(), small());
-    let read = sessions.read(&datagram).expect("it is sound");
-    assert_eq!((read.from, read.durable, read.version), (ReplicaId(1), Lsn(0x0102_0304), VERSION_AGREED));
-    let bodies: Vec<(u16, &[u8])> = read.messages.iter().map(|(group, body)| (group.0, &body[..])).collect();
-    assert_eq!(bodies, [(0, &b"vote"[..]), (513, &b""[..])]);
-    assert_eq!(sessions.read(&[datagram.clone(), vec![0; 60]].concat()), Ok(read));
+    let (from, arrived) = sessions.read(&datagram).expect("it is sound");
+    assert_eq!((*from, arrived.durable, arrived.version), (1, Lsn(0x0102_0304), VERSION_AGREED));
+    assert_eq!(messages_of(&arrived.content), [(0, b"vote".to_vec()), (513, Vec::new())]);
+    assert_eq!(sessions.read(&[datagram.clone(), vec![0; 60]].concat()), Ok((from, arrived)));
     for length in 0..datagram.len() {
         let reason = if length < HEADER_BYTES { Reason::Short } else { Reason::Length };
         assert_eq!(sessions.read(&datagram[..length]), Err(reason), "cut at {length}");
@@ -114,8 +143,8 @@ fn a_datagram_counts_between_the_two_lives_that_met_and_no_others() {
         Ends { from: end(1, 2), ..present },
         Ends { from: end(1, 4), ..present },
         Ends { to: end(2, 4), ..present },
-        Ends { from: End { birth: 1, ..present.from }, ..present },
-        Ends { to: End { nonce: 1, ..present.to }, ..present },
+        Ends { from: End { life: Life { birth: 1, ..present.from.life }, ..present.from }, ..present },
+        Ends { to: End { life: Life { nonce: 1, ..present.to.life }, ..present.to }, ..present },
         Ends { from: end(4, 3), ..present },
         Ends { to: end(3, 5), ..present },
         Ends { from: present.to, to: present.from, ..present },
@@ -123,16 +152,16 @@ fn a_datagram_counts_between_the_two_lives_that_met_and_no_others() {
     let mut sessions = sessions();
     for (place, other) in others.iter().enumerate() {
         let mut packer = Packer::new(1472, other, VERSION_AGREED);
-        packer.push(GroupId(0), b"vote").expect("it fits");
-        let datagram = packer.take(Lsn(1)).expect("it has a message");
+        push(&mut packer, GroupId(0), b"vote").expect("it fits");
+        let datagram = take(&mut packer, Lsn(1)).expect("it has a message");
         assert_eq!(sessions.read(&datagram), Err(Reason::Binding), "{place}");
     }
-    // The next life of the sender takes the place of this one.
-    sessions.begin(&others[2], VERSION_AGREED);
-    assert_eq!(sessions.read(&small()), Err(Reason::Binding));
-    sessions.begin(&present, VERSION_AGREED);
-    assert!(sessions.read(&small()).is_ok());
-    sessions.end(ReplicaId(1));
+    // A later connection of the same lives takes the place of the one before.
+    sessions.begin(&present, VERSION_AGREED, 10);
+    assert_eq!(sessions.read(&small()).map(|(from, _)| *from), Ok(10));
+    sessions.end(|from| *from == 10);
+    assert_eq!(sessions.read(&small()).map(|(from, _)| *from), Ok(1));
+    sessions.end(|from| *from == 1);
     assert_eq!(sessions.read(&small()), Err(Reason::Binding), "there is no session");
 }
 
@@ -147,7 +176,7 @@ fn what_is_wrong_has_its_reason_and_is_counted() {
     let sealed = |at: usize, byte: u8| {
         with(&|datagram| {
             datagram[at] = byte;
-            seal(datagram);
+            reseal(datagram);
         })
     };
     let found = [
@@ -156,24 +185,27 @@ fn what_is_wrong_has_its_reason_and_is_counted() {
         sealed(4, 2),
         with(&|datagram| datagram[25] = 0xff),
         with(&|datagram| datagram[40] ^= 1),
-        sealed(5, 1),
+        sealed(26, 1),
+        sealed(5, 2),
         sealed(8, 0),
         sealed(6, 10),
         sealed(HEADER_BYTES + 2, 5),
     ];
-    assert_eq!(found, Reason::ALL);
-    assert_eq!(sealed(26, 1), Reason::Unused);
+    // What is too large is dropped before it is read.
+    let all: Vec<_> = Reason::ALL.iter().copied().filter(|&reason| reason != Reason::Large).collect();
+    assert_eq!(found, all[..]);
+    assert_eq!(sealed(5, PROBE), Reason::Content, "a probe is a number");
     // A header alone, whose checksum is right, has no message.
     let nothing = with(&|datagram| {
         datagram.truncate(HEADER_BYTES);
         (datagram[24], datagram[25]) = (0, 0);
-        seal(datagram);
+        reseal(datagram);
     });
-    assert_eq!(nothing, Reason::Messages);
-    let mut drops = Drops::default();
-    found.iter().chain(&[Reason::Messages]).for_each(|&reason| drops.count(reason));
-    let counts: Vec<(&str, u64)> = drops.counts().map(|(reason, count)| (reason.as_str(), count)).collect();
-    assert_eq!((counts[0], counts[8]), (("short", 1), ("messages", 2)));
+    assert_eq!(nothing, Reason::Content);
+    let drops = Drops::default();
+    found.iter().chain(&[Reason::Content]).for_each(|&reason| drops.count(reason));
+    let counts = drops.counts();
+    assert_eq!((counts[0], counts[3], counts[10]), (("short", 1), ("large", 0), ("content", 2)));
 }
 
 /// Bytes that are mutated at many places, with a checksum that is right: what is read is written again as it was.
@@ -189,14 +221,14 @@ fn whatever_is_read_is_what_was_written() {
         datagram.truncate(random.usize(HEADER_BYTES..=datagram.len()));
         let length = u16::try_from(datagram.len() - HEADER_BYTES).expect("small");
         datagram[24..26].copy_from_slice(&length.to_le_bytes());
-        seal(&mut datagram);
-        let Ok(arrived) = sessions.read(&datagram) else { continue };
+        reseal(&mut datagram);
+        let Ok((_, arrived)) = sessions.read(&datagram) else { continue };
         read += 1;
         let mut packer = Packer::new(1472, &ends(), arrived.version);
-        for (group, body) in &arrived.messages {
-            packer.push(*group, body).expect("it fitted");
+        for (group, body) in messages_of(&arrived.content) {
+            push(&mut packer, GroupId(group), &body).expect("it fitted");
         }
-        assert_eq!(packer.take(arrived.durable).as_ref(), Some(&datagram));
+        assert_eq!(take(&mut packer, arrived.durable).as_ref(), Some(&datagram));
     }
     assert!(read > 1_000, "{read}");
 }
@@ -211,17 +243,17 @@ proptest! {
         let max = bytes_max(mtu, true).expect("an MTU");
         let (sessions, mut packer, mut datagrams) = (sessions(), Packer::new(max, &ends(), 3), Vec::new());
         for (group, body) in &bodies {
-            if packer.push(GroupId(*group), body) == Err(Unpacked::Full) {
-                datagrams.extend(packer.take(Lsn(9)));
-                prop_assert_eq!(packer.push(GroupId(*group), body), Ok(()));
+            if push(&mut packer, GroupId(*group), body) == Err(Unpacked::Full) {
+                datagrams.extend(take(&mut packer, Lsn(9)));
+                prop_assert_eq!(push(&mut packer, GroupId(*group), body), Ok(()));
             }
         }
-        datagrams.extend(packer.take(Lsn(9)));
+        datagrams.extend(take(&mut packer, Lsn(9)));
         let mut back = Vec::new();
         for datagram in datagrams {
             prop_assert!(datagram.len() <= max);
-            let arrived = sessions.read(&[datagram, vec![0; padding]].concat()).expect("it is sound");
-            back.extend(arrived.messages.iter().map(|(group, body)| (group.0, body.to_vec())));
+            let packet = [datagram, vec![0; padding]].concat();
+            back.extend(messages_of(&sessions.read(&packet).expect("it is sound").1.content));
         }
         prop_assert_eq!(back, bodies);
     }
