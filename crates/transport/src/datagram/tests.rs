@@ -10,7 +10,8 @@ use super::*;
 const VERSION_AGREED: u16 = 9;
 
 fn end(id: u64, incarnation: u64) -> End {
-    let life = Life { birth: 100 + id, incarnation: Incarnation(incarnation), nonce: 7 * id };
+    let since = Incarnation(0);
+    let life = Life { birth: 100 + id, incarnation: Incarnation(incarnation), nonce: 7 * id, since };
     End { id: ReplicaId(id), life }
 }
 
