@@ -72,11 +72,14 @@ impl Births {
     }
 
     /// Records that a life of another replica begins to send.
-    pub fn meet(&mut self, id: ReplicaId, met: Met) {
-        if self.met.insert(id, met) != Some(met) {
+    /// Returns whether another life of it began to send before.
+    pub fn meet(&mut self, id: ReplicaId, met: Met) -> bool {
+        let before = self.met.insert(id, met);
+        if before != Some(met) {
             // The caretaker, which may wait for this one, is told at once.
             self.told_at = None;
         }
+        before.is_some_and(|before| before.incarnation != met.incarnation)
     }
 
     fn delivered(&mut self, slot: Slot) {
@@ -85,10 +88,11 @@ impl Births {
         self.disowned = false;
     }
 
-    /// Whether a member that was met remembers all that its lives said since an epoch last readmitted one. Who was not
-    /// met is trusted.
+    /// Whether the present life of a member never lost its log, or was readmitted. A life after the one that was
+    /// readmitted may not have entered that epoch before it began, and a replica that was not met is trusted.
     pub fn remembers(&self, member: &Member) -> bool {
-        self.met.get(&member.id).is_none_or(|met| met.since <= member.readmitted)
+        let met = self.met.get(&member.id);
+        met.is_none_or(|met| met.since == Incarnation(0) || met.incarnation == member.readmitted)
     }
 
     fn is_another(&self, (id, birth): Named) -> bool {
@@ -682,7 +686,8 @@ mod tests {
         };
         assert!(!stuck(1, 0, 0), "it lost nothing");
         assert!(stuck(1, 2, 0));
-        assert!(!stuck(1, 2, 2), "an epoch began for that life");
+        assert!(stuck(1, 2, 2), "it may not have entered the epoch that began for an earlier life");
+        assert!(!stuck(1, 2, 3), "an epoch began for this life");
     }
 
     #[test]

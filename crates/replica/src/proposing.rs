@@ -360,7 +360,7 @@ impl Replica {
                 id == self.me || self.has_caught_up(id, now) && remembers(id)
             }
         };
-        let changes = next.voters().ne(self.group.voters());
+        let changes = next.voters().ne(self.group.voters()) || next.threshold() != self.group.threshold();
         let quorum = next.threshold().least(next.voters().count());
         changes && next.voters().filter(|&id| answers(id)).count() < quorum
     }

@@ -162,7 +162,12 @@ impl Replica {
     fn take(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::Receive { from, message } => self.receive(now, from, message, actions),
-            Event::Met { peer, met } => self.births.meet(peer, met),
+            Event::Met { peer, met } => {
+                if self.births.meet(peer, met) {
+                    // What its earlier life said of how far it is says nothing of this one.
+                    self.reports.begins_again(peer);
+                }
+            }
             Event::MetAll => self.met_all(now, actions),
             Event::Link { peer, link } => self.linked(now, peer, link, actions),
             Event::Durable(lsn) => {

@@ -17,8 +17,8 @@
 //! packet has the bytes that [`bytes_max`] derives from an MTU, and a message that does not fit one is for TCP. A probe
 //! is padded to the largest packet, so that its answer shows that such packets arrive.
 //!
-//! **What this is not.** A checksum authenticates nothing: a host that can send to the port can make any packet. So
-//! datagrams are for a trusted segment, or need a seal around them.
+//! **What this is not.** A checksum authenticates nothing: a host that sees packets, or asks at the port of the
+//! sessions which lives run, can make any packet. So datagrams are for a trusted segment, or need a seal around them.
 
 pub(crate) mod incoming;
 pub(crate) mod outgoing;

@@ -114,7 +114,13 @@ impl RoundsLog {
     ) -> RoundsLog {
         let algorithm = options.rounds.algorithm;
         let (promised, rounds) = (promised_delay(&options), algorithm.phase());
-        let slots = SlotAcceptor::start_of(RecordsOf::Rounds, options, members, restart, effects);
+        let mut slots = SlotAcceptor::start_of(RecordsOf::Rounds, options, members, restart, effects);
+        let known = restart.base_ballots.decided;
+        if known > slots.promised().0 {
+            // A snapshot was durable before the promise that came first. The first letter names what the snapshot
+            // holds as decided, so it is of a later phase.
+            slots.promise(known, effects);
+        }
         let round = first_of(rules.resumes_in(slots.promised().0), rounds);
         let slots_decided = slots.decided();
         let mut replica = RoundsLog {

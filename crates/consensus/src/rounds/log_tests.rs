@@ -701,6 +701,29 @@ fn a_replica_without_memory_hears_what_is_decided() {
     assert!(!effects.drain().any(|effect| matches!(effect, Effect::Send { .. })));
 }
 
+/// A letter says what is decided, and a coordinator of an earlier phase that holds its own value there would believe
+/// it.
+#[test]
+fn what_a_snapshot_holds_is_promised_before_anything_is_said() {
+    let members = Members::new((1..=5).map(ReplicaId), ReplicaId(1));
+    let ballot = |round| Ballot { round, replica: ReplicaId(2) };
+    let accepted = Own::Accepted { ballot: ballot(1), slot: Slot(12), decided: Slot::ZERO, batch: batch(1) };
+    let records = vec![Record::Rounds(Own::Promised(ballot(1))), Record::Rounds(accepted)];
+    let base_ballots = Ballots::both(ballot(9));
+    let first = Restart::first(Incarnation(2));
+    let restart = Restart { records, base: Slot(10), decided: Slot(10), base_ballots, ..first };
+    let mut effects = Effects::new(Lsn(2));
+    let mut replica = RoundsLog::start(options(), members, &restart, &SOUND, Time::ZERO, &mut effects);
+    replica.flush(Time::ZERO, &mut effects);
+    let phase = |effect| match effect {
+        Effect::Send { message: Any::Rounds(message), .. } => message.delay().map(|(phase, _)| phase),
+        _ => None,
+    };
+    let phases: Vec<u64> = effects.drain().filter_map(phase).collect();
+    assert!(!phases.is_empty(), "it has something to order");
+    assert!(phases.iter().all(|phase| *phase > 9), "{phases:?}");
+}
+
 /// Each rule of the log replaced by a known way to get it wrong.
 #[test]
 fn bugs_of_the_log_are_found() {

@@ -75,6 +75,13 @@ impl ProgressReports {
         (learner.decided, learner.heard) = (decided, now);
     }
 
+    /// Another life of a learner begins, which has said nothing yet.
+    pub(crate) fn begins_again(&mut self, id: ReplicaId) {
+        if let Some(learner) = self.learners.get_mut(&id) {
+            *learner = Learner::new(learner.added);
+        }
+    }
+
     /// How far learners are, as they last said.
     pub(crate) fn progress(&self) -> impl Iterator<Item = (ReplicaId, Slot)> + '_ {
         self.learners.iter().map(|(&id, learner)| (id, learner.decided))

@@ -560,6 +560,10 @@ impl World {
     /// A node that was removed and goes on, for people. One that lost its data, or that nobody listens to, does not
     /// learn that it was removed; nor does one that waits for members that it has not met.
     fn lingers(&self) -> Option<String> {
+        if self.first.is_some() {
+            // What ends a node there is the list of the first group, which a removed node does not see.
+            return None;
+        }
         let is_needed = |id| {
             let groups = || self.checks.all().map(|checks| checks.log.group());
             groups().any(|group| group.member(id).is_some() || group.is_away(id))

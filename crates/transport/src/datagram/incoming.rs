@@ -114,9 +114,12 @@ pub(crate) fn run(shared: &Shared, incoming: &Incoming, woken: &Woken) {
     let mut buffer = buffer();
     while !shared.is_stopping() {
         wait_for_packets(&incoming.sockets, woken);
-        for socket in &incoming.sockets {
+        let mut has_more = true;
+        while has_more && !shared.is_stopping() {
             let mut deliver = |events| shared.emit(events);
-            while !shared.is_stopping() && incoming.take(socket, &mut buffer, &mut deliver) {}
+            // One turn of each, so that none waits for the packets of another.
+            let more = incoming.sockets.iter().map(|socket| incoming.take(socket, &mut buffer, &mut deliver));
+            has_more = more.fold(false, |one, other| one | other);
         }
     }
 }
