@@ -42,7 +42,7 @@ use crate::{Bug, Message, Options, Record, VoterSets, election};
 /// ([`Ballots::decided`]), through pages, learners and snapshots (there it is the highest of the whole
 /// prefix), and the promise comes before the knowledge, in the log too. A crash between the two forgets the
 /// knowledge, or keeps both; if the snapshot was durable before the promise was, the next life promises
-/// before it says anything ([`crate::Options::start`]).
+/// before it says anything ([`crate::Options::start`]; a protocol that speaks in its start promises there itself).
 ///
 /// Where a ballot is a term, several replicas may be candidates in it. A candidate that learns what the
 /// term's leader decided has lost, and gives up: the voters that it asks from then on may be others than

@@ -248,11 +248,10 @@ impl NodeMetrics {
     }
 
     fn encode_peers(&self, e: &mut Families<'_, '_>) -> std::fmt::Result {
-        type Number = fn(&synod_transport::PeerMetrics) -> u64;
         let metrics = self.transport.metrics();
         encode_datagrams(&metrics, e)?;
         let peers = metrics.peers;
-        let by_peer = |number: Number| peers.iter().map(move |peer| ([("peer", peer.peer.0)], number(peer)));
+        let by_peer = |number| by_peer(&peers, number);
         let gauges: [(&str, &str, Number); 2] = [
             (
                 "synod_peer_connected",
@@ -297,6 +296,18 @@ impl NodeMetrics {
     }
 }
 
+/// A number that is told of each peer.
+#[cfg(feature = "metrics")]
+type Number = fn(&synod_transport::PeerMetrics) -> u64;
+
+#[cfg(feature = "metrics")]
+fn by_peer(
+    peers: &[synod_transport::PeerMetrics],
+    number: Number,
+) -> impl Iterator<Item = ([(&'static str, u64); 1], u64)> {
+    peers.iter().map(move |peer| ([("peer", peer.peer.0)], number(peer)))
+}
+
 /// What is told of datagrams by a replica that takes them.
 #[cfg(feature = "metrics")]
 fn encode_datagrams(metrics: &synod_transport::Metrics, e: &mut Families<'_, '_>) -> std::fmt::Result {
@@ -304,8 +315,7 @@ fn encode_datagrams(metrics: &synod_transport::Metrics, e: &mut Families<'_, '_>
     if datagrams_dropped.is_empty() {
         return Ok(());
     }
-    type Number = fn(&synod_transport::PeerMetrics) -> u64;
-    let by_peer = |number: Number| peers.iter().map(move |peer| ([("peer", peer.peer.0)], number(peer)));
+    let by_peer = |number| by_peer(peers, number);
     let help = "Whether messages to the peer that fit a packet leave as datagrams";
     e.gauges("synod_peer_datagrams", help, by_peer(|peer| peer.takes_datagrams.into()))?;
     let counters: [(&str, &str, Number); 4] = [
@@ -314,7 +324,9 @@ fn encode_datagrams(metrics: &synod_transport::Metrics, e: &mut Families<'_, '_>
             peer.datagram_messages_sent
         }),
         ("synod_datagrams_unsent", "Datagrams that the system did not take", |peer| peer.datagrams_unsent),
-        ("synod_datagrams_received", "Sound datagrams from the peer", |peer| peer.datagrams_received),
+        ("synod_datagrams_received", "Sound datagrams with messages from the peer", |peer| {
+            peer.datagrams_received
+        }),
     ];
     for (name, help, number) in counters {
         e.counters(name, help, None, by_peer(number))?;

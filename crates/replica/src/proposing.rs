@@ -270,7 +270,10 @@ impl Replica {
             // again at the learner's next message; otherwise it could be so each time.
             if let Some(Change::Promote { id, .. }) = change_in(&batch) {
                 self.reports.refuse(id);
-                self.reports.may_ask_again();
+                // One that lost its log stays as it is.
+                if self.group.member(id).is_none_or(|member| self.births.remembers(member)) {
+                    self.reports.may_ask_again();
+                }
             }
             return self.fail_change(&batch, RequestError::Unhealthy, actions);
         }

@@ -169,7 +169,7 @@ pub struct Config {
     /// The event loop on which that owner is a task, if it is one. Default: it is a thread that waits by itself.
     pub event_loop: Option<Arc<dyn EventLoop>>,
     /// Messages that fit a packet of a link with this MTU, which is in bytes with all headers, leave as datagrams, to
-    /// peers that take such ([`Udp`](crate::Udp)). Without TLS alone. Default: all messages go over TCP.
+    /// peers that take such ([`Udp`](crate::Udp)). Only without TLS. Default: all messages go over TCP.
     pub datagram_mtu: Option<u16>,
     /// Inbound connections that may exist at a time, those in the middle of a handshake or an inquiry included. When
     /// there are this many, the oldest whose caller has not said yet who it is gives way to a new one. No fewer than
@@ -419,6 +419,10 @@ mod tests {
             (Config { redial_delay_min: Duration::from_secs(9), ..base.clone() }, "redial_delay_min"),
             (Config { silence_max: Duration::ZERO, ..base.clone() }, "silence_max"),
             (Config { probe_interval: Duration::ZERO, ..base.clone() }, "probe_interval"),
+            (
+                Config { datagram_mtu: Some(1279), ..base.clone() },
+                "datagram_mtu: 1279 is not in 1280..=65535",
+            ),
             (Config { inbound_connections_max: 0, ..with_peers(&[(2, "a:1")]) }, "inbound_connections_max"),
         ];
         for (config, expected) in cases {

@@ -120,7 +120,6 @@ pub(crate) enum Unpacked {
 impl Packer {
     /// An empty datagram of at most this many bytes ([`bytes_max`]), of messages of this version.
     pub(crate) fn new(bytes_max: usize, ends: &Ends, message_version: u16) -> Packer {
-        let bytes_max = bytes_max.min(HEADER_BYTES + usize::from(u16::MAX));
         let mut datagram = Vec::with_capacity(bytes_max);
         begin(&mut datagram, MESSAGES, ends, message_version);
         Packer { bytes_max, datagram }

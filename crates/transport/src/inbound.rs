@@ -213,18 +213,12 @@ impl Session {
         Ends { cluster: config.cluster, from, to: config.own_end() }
     }
 
-    /// Its messages may come as datagrams from now on: the owner was told whose they are.
-    pub(crate) fn begin_datagrams(self: &Arc<Session>) {
+    /// Its messages may come as datagrams until what this returns is dropped: the owner was told whose they are.
+    pub(crate) fn begin_datagrams(self: &Arc<Session>) -> DatagramsGuard {
         if let Some(incoming) = &self.shared.incoming {
             incoming.begin(self);
         }
-    }
-
-    /// None of its messages comes as a datagram any more.
-    pub(crate) fn end_datagrams(self: &Arc<Session>) {
-        if let Some(incoming) = &self.shared.incoming {
-            incoming.end(self);
-        }
+        DatagramsGuard(Arc::clone(self))
     }
 
     /// Records what a datagram of this many bytes says of its sender; returns what it says.
@@ -232,11 +226,11 @@ impl Session {
         let link = &self.link;
         // This comes before what the datagram says is believed.
         link.hear(self.life.nonce, arrived.durable);
-        link.counters.datagrams_received.fetch_add(1, Relaxed);
-        link.counters.bytes_received.fetch_add(bytes as u64, Relaxed);
         let (from, version) = (link.id(), arrived.version);
         match arrived.content {
             datagram::Content::Messages(messages) => {
+                link.counters.datagrams_received.fetch_add(1, Relaxed);
+                link.counters.bytes_received.fetch_add(bytes as u64, Relaxed);
                 let event = |(group, body)| Event::Received { from, version, group, body };
                 messages.into_iter().map(event).collect()
             }
@@ -464,14 +458,10 @@ impl Receiver {
             return;
         };
         link.counters.receiving.store(true, Relaxed);
+        let session = Arc::new(session);
         let result = match &self.shared.entrance {
-            Some(entrance) => entrance.read(&self.stream, session),
-            None => {
-                let session = Arc::new(session);
-                let result = self.deliver_frames(&session);
-                session.end_datagrams();
-                Some(result)
-            }
+            Some(entrance) => entrance.read(&self.stream, Arc::clone(&session)),
+            None => Some(self.deliver_frames(&session)),
         };
         link.counters.receiving.store(false, Relaxed);
         if matches!(&result, Some(Err(error)) if error.is_of_a_frame()) {
@@ -487,6 +477,8 @@ impl Receiver {
             _ if !link.turn.is_newest(self.serial) => {
                 info!(peer = %link.id(), remote = %self.remote, "replaced by a new connection")
             }
+            // This replica closed it, and said so when the datagram came.
+            _ if session.refused.load(Relaxed) => {}
             Some(Ok(())) => info!(peer = %link.id(), remote = %self.remote, "the peer closed its connection"),
             Some(Err(error)) => self.shared.complain(&format!("{} {error}", link.id()), || {
                 format!("closed the connection from {} ({}): {error}", link.id(), self.remote)
@@ -499,7 +491,7 @@ impl Receiver {
     fn deliver_frames(&self, session: &Arc<Session>) -> Result<(), FrameError> {
         let mut reader = session.reader(&*self.stream);
         self.shared.emit(vec![session.met()])?;
-        session.begin_datagrams();
+        let _datagrams = session.begin_datagrams();
         while session.goes_on() {
             let Some(frame) = reader.next_frame()? else {
                 break;
@@ -516,6 +508,17 @@ impl Receiver {
             broken.map_or(Ok(()), Err)?;
         }
         Ok(())
+    }
+}
+
+/// Messages of a session may come as datagrams. When it is dropped, even by a panic of the sink, none comes any more.
+pub(crate) struct DatagramsGuard(Arc<Session>);
+
+impl Drop for DatagramsGuard {
+    fn drop(&mut self) {
+        if let Some(incoming) = &self.0.shared.incoming {
+            incoming.end(&self.0);
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
     Event, EventLoop, Inbox, Readiness, Socket, Unreadable,
     datagram::incoming::{self, Incoming},
     frame::{FrameError, FrameReader},
-    inbound::Session,
+    inbound::{DatagramsGuard, Session},
     stream::Stream,
 };
 
@@ -36,8 +36,8 @@ pub(crate) struct Flow {
     ended: Sender<Result<(), FrameError>>,
     /// Whether there may be something to read.
     is_ready: bool,
-    /// Whether the owner was told whose messages these are.
-    is_met: bool,
+    /// The owner was told whose messages these are, and datagrams bring some.
+    datagrams: Option<DatagramsGuard>,
     /// How the event loop says so, if there is one.
     readiness: Option<Box<dyn Readiness>>,
 }
@@ -63,12 +63,6 @@ pub(crate) struct Entrance {
     bell: Arc<Bell>,
 }
 
-impl Drop for Flow {
-    fn drop(&mut self) {
-        self.session.end_datagrams();
-    }
-}
-
 impl fmt::Debug for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Flow").field("from", &self.session.link.id()).finish_non_exhaustive()
@@ -77,21 +71,14 @@ impl fmt::Debug for Flow {
 
 impl Entrance {
     /// Hands a session over, and waits for its end; `None` if it has not ended, and nobody reads it any more.
-    pub(crate) fn read(&self, stream: &Arc<Stream>, session: Session) -> Option<Result<(), FrameError>> {
+    pub(crate) fn read(&self, stream: &Arc<Stream>, session: Arc<Session>) -> Option<Result<(), FrameError>> {
         let (ended, end) = bounded(1);
         let reader = match stream.set_nonblocking(true) {
             Ok(()) => session.reader(Source(Arc::clone(stream))),
             Err(error) => return Some(Err(error.into())),
         };
         self.flows
-            .send(Flow {
-                session: Arc::new(session),
-                reader,
-                ended,
-                is_ready: true,
-                is_met: false,
-                readiness: None,
-            })
+            .send(Flow { session, reader, ended, is_ready: true, datagrams: None, readiness: None })
             .ok()?;
         self.bell.ring();
         end.recv().ok()
@@ -250,12 +237,11 @@ impl Flow {
     ) -> Option<Result<(), FrameError>> {
         let mut taken = 0;
         self.is_ready = false;
-        let is_new = !std::mem::replace(&mut self.is_met, true);
-        if is_new && let Err(error) = sink(self.session.met()) {
-            return Some(Err(error.into()));
-        }
-        if is_new {
-            self.session.begin_datagrams();
+        if self.datagrams.is_none() {
+            if let Err(error) = sink(self.session.met()) {
+                return Some(Err(error.into()));
+            }
+            self.datagrams = Some(self.session.begin_datagrams());
         }
         while self.session.goes_on() {
             match self.reader.next_frame() {

@@ -21,8 +21,8 @@ pub trait Network: fmt::Debug + Send + Sync {
     /// Connects a replica with its peers, and tells `sink` what happens.
     ///
     /// `sink` is called from threads of the network, for each peer in the order of what happens there, with as many
-    /// events of a peer at a time as are there. It may block, which must delay only what comes from that peer, and the
-    /// datagrams of others. It
+    /// events of a peer at a time as are there. It may block, which must delay only what comes from that peer, and
+    /// of others their datagrams, and beginnings and ends of their sessions. It
     /// must return once the connections are being dropped, and must not drop them itself. If it returns an error,
     /// an [`Event::Received`] among these events cannot be read, those before it were taken and those after it were
     /// not, and nothing that was sent after them in the same session may be delivered.

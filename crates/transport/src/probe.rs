@@ -250,4 +250,12 @@ mod tests {
         probes.answered = Some(ago(PATIENCE));
         assert_eq!(probes.answer(8), Some(Probe::Answers(8)));
     }
+
+    #[test]
+    fn a_peer_that_probes_by_datagrams_too_often_is_not_told() {
+        let mut probes = Probes::new(INTERVAL);
+        assert!(probes.admits_arrival() && !probes.admits_arrival());
+        probes.told = Some(Instant::now() - ARRIVAL_INTERVAL);
+        assert!(probes.admits_arrival());
+    }
 }

@@ -49,7 +49,7 @@ fn notice_silence(stream: &TcpStream, silence_max: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes of packets that may wait for the replica. The system grants as much of it as it allows.
+/// Bytes of packets that may wait for the replica. Linux grants as much of it as it allows.
 #[cfg(not(feature = "shuttle"))]
 const PACKETS_BYTES: usize = 4 << 20;
 
@@ -62,7 +62,7 @@ pub(crate) fn packets_at(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sends packets from one address to another, without waiting and without having one cut in two on its way.
+/// Sends packets from one address to another, without waiting and, on Linux, without having one cut in two on its way.
 #[cfg(not(feature = "shuttle"))]
 pub(crate) fn packets_to(local: SocketAddr, peer: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(local)?;

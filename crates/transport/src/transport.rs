@@ -250,10 +250,9 @@ impl Transport {
                 peers: Arc::clone(&peers),
                 unroutable: AtomicU64::new(0),
                 complaints: Mutex::default(),
-                datagram_body_max: config.datagram_mtu.map_or(0, |mtu| {
-                    let bytes = datagram::bytes_max(mtu.into(), false).expect("validated");
-                    datagram::body_bytes_max(bytes)
-                }),
+                datagram_body_max: incoming
+                    .as_ref()
+                    .map_or(0, |incoming| datagram::body_bytes_max(incoming.bytes_max)),
                 drops: incoming.as_ref().map(|incoming| Arc::clone(&incoming.drops)),
             }),
         };
@@ -558,7 +557,7 @@ pub struct PeerMetrics {
     pub datagram_messages_sent: u64,
     /// Datagrams that the system did not take.
     pub datagrams_unsent: u64,
-    /// Sound datagrams of the peer.
+    /// Sound datagrams with messages from the peer.
     pub datagrams_received: u64,
     /// How long it took from each probe to the peer's answer ([`Config::probe_interval`]).
     pub round_trips: Arc<Durations>,

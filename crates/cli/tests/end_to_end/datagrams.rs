@@ -1,8 +1,7 @@
 //! Replicas that talk to each other in datagrams: under load, killed, with a share of the datagrams lost.
 
 use std::{
-    io::{Read, Write},
-    net::{Shutdown, TcpListener, TcpStream, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
     path::Path,
     sync::{
         Arc,
@@ -11,7 +10,9 @@ use std::{
     thread,
 };
 
+use synod_lab::net::{Link, Relay};
 use synod_testkit::{free_ports, processes::Cluster, until};
+use synod_wire::ReplicaId;
 
 use super::{
     ONE_AT_A_TIME, SMALL,
@@ -30,27 +31,11 @@ async fn multipaxos_over_datagrams_loses_nothing_acknowledged_by_kills_under_loa
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a quarter of a minute, and datagrams do not know which protocol they carry: run it when they change"]
-async fn sequence_paxos_over_datagrams_loses_nothing_acknowledged_by_kills_under_load() {
-    kills("--protocol=sequence-paxos").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a quarter of a minute, and datagrams do not know which protocol they carry: run it when they change"]
-async fn raft_over_datagrams_loses_nothing_acknowledged_by_kills_under_load() {
-    kills("--protocol=raft").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a quarter of a minute, and datagrams do not know which protocol they carry: run it when they change"]
-async fn ring_over_datagrams_loses_nothing_acknowledged_by_kills_under_load() {
-    kills("--protocol=ring").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a quarter of a minute, and datagrams do not know which protocol they carry: run it when they change"]
-async fn merged_groups_over_datagrams_lose_nothing_acknowledged_by_kills_under_load() {
-    kills("--groups=merge:3").await;
+#[ignore = "a minute, and datagrams do not know which protocol they carry: run it when datagrams change"]
+async fn what_else_orders_over_datagrams_loses_nothing_acknowledged_by_kills_under_load() {
+    for ordering in ["--protocol=sequence-paxos", "--protocol=raft", "--protocol=ring", "--groups=merge:3"] {
+        kills(ordering).await;
+    }
 }
 
 async fn kills(ordering: &str) {
@@ -69,7 +54,7 @@ async fn most_messages_are_datagrams_and_one_of_ten_that_is_lost_costs_no_write(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "half a minute, and datagrams do not know which protocol they carry: run it when they change"]
+#[ignore = "half a minute, and datagrams do not know which protocol they carry: run it when datagrams change"]
 async fn one_of_ten_datagrams_that_is_lost_costs_no_write_of_the_other_protocols() {
     for flag in
         ["--protocol=sequence-paxos", "--protocol=ring", "--dissemination=balanced", "--groups=merge:3"]
@@ -82,10 +67,15 @@ async fn lossy(flags: &[&str]) {
     let _alone = ONE_AT_A_TIME.lock().await;
     let folder = tempfile::tempdir().unwrap();
     let (passed, lost) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-    let behind = |peers: &[u16]| {
-        let fronts = free_ports(peers.len());
+    // It outlives the cluster.
+    let mut relay = None;
+    let behind = |peers: &[u16]| -> Vec<u16> {
+        let addresses = peers.iter().map(|&port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let targets = (1..).map(ReplicaId).zip(addresses).collect();
+        let links = vec![vec![Link::CLEAR; peers.len()]; peers.len()];
+        let relay = relay.insert(Relay::start(links, targets, 0).unwrap());
+        let fronts: Vec<u16> = relay.addresses().iter().map(SocketAddr::port).collect();
         for (&front, &peer) in fronts.iter().zip(peers) {
-            pass_connections_on(front, peer);
             pass_datagrams_on(front, peer, Arc::clone(&passed), Arc::clone(&lost));
         }
         fronts
@@ -141,32 +131,6 @@ fn pass_datagrams_on(front: u16, peer: u16, passed: Arc<AtomicU64>, lost: Arc<At
             (if is_lost { &lost } else { &passed }).fetch_add(1, Relaxed);
         }
     });
-}
-
-fn pass_connections_on(front: u16, peer: u16) {
-    let listener = TcpListener::bind(("127.0.0.1", front)).unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let Ok(onward) = TcpStream::connect(("127.0.0.1", peer)) else { continue };
-            let pair = [(stream.try_clone(), onward.try_clone()), (Ok(onward), Ok(stream))];
-            for (from, to) in pair {
-                let (from, to) = (from.unwrap(), to.unwrap());
-                from.set_nodelay(true).unwrap();
-                thread::spawn(move || pass_on(from, to));
-            }
-        }
-    });
-}
-
-fn pass_on(mut from: TcpStream, mut to: TcpStream) {
-    let mut buffer = [0; 64 << 10];
-    while let Ok(length @ 1..) = from.read(&mut buffer) {
-        if to.write_all(&buffer[..length]).is_err() {
-            break;
-        }
-    }
-    _ = to.shutdown(Shutdown::Both);
-    _ = from.shutdown(Shutdown::Both);
 }
 
 #[test]

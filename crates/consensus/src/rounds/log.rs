@@ -220,19 +220,21 @@ impl RoundsLog {
     /// Whether something is still to be ordered, as far as this replica knows. What others know to be decided is
     /// fetched from them, and no round helps with that.
     fn is_busy(&self) -> bool {
-        let is_held =
-            |offer: &Batch| self.slots.accepted_from(Slot::ZERO).any(|(_, _, held, _)| held == offer);
         self.slots.last() > self.slots.status().decided_elsewhere
-            || self.offers.iter().any(|offer| !is_held(offer))
+            || self.offers.iter().any(|offer| !self.holds(Slot::ZERO, offer))
     }
 
     /// The same, without what the letters of this phase see to.
     fn has_more(&self) -> bool {
         let Some((first, last, _)) = self.accepted else { return self.is_busy() };
-        let is_held = |offer: &Batch| self.slots.accepted_from(first).any(|(_, _, held, _)| held == offer);
         self.slots.last() > last
             || self.slots.status().decided_elsewhere.next() < first
-            || self.offers.iter().any(|offer| !is_held(offer))
+            || self.offers.iter().any(|offer| !self.holds(first, offer))
+    }
+
+    /// Whether a batch is accepted in a slot from this one on, and not delivered.
+    fn holds(&self, from: Slot, batch: &Batch) -> bool {
+        self.slots.accepted_from(from).any(|(_, _, held, _)| held == batch)
     }
 
     // Sending.
@@ -248,9 +250,9 @@ impl RoundsLog {
         if self.slots.promised().0 < self.ballot() {
             self.slots.promise(self.ballot(), effects);
         }
-        let (letter, record) = self.letter();
-        let after = self.rules.leaves_after(record);
         let here = self.here(self.has_more());
+        let (letter, record) = self.letter(&here);
+        let after = self.rules.leaves_after(record);
         // Of four rounds the third is heard by the coordinator alone.
         let is_for_all = match letter {
             Message::Estimate { .. } => false,
@@ -274,13 +276,12 @@ impl RoundsLog {
         self.hear_own(now, effects);
     }
 
-    /// What this replica says in this round, and the record that has to be durable first. Nothing of a phase is said
-    /// before the phase is promised.
-    fn letter(&self) -> (Message, Lsn) {
-        let (ballot, decided, busy) = (self.ballot(), self.slots.decided(), self.has_more());
+    /// What this replica says in this round, which is `here` if it has nothing to say, and the record that has to be
+    /// durable first. Nothing of a phase is said before the phase is promised.
+    fn letter(&self, here: &Message) -> (Message, Lsn) {
+        let (ballot, decided, busy) = (self.ballot(), self.slots.decided(), here.is_busy());
         let delay_micros = self.pace.micros();
         let promised_lsn = self.slots.promised().1;
-        let here = self.here(busy);
         match self.place() {
             1 if self.is_one_third_rule() => self.values(promised_lsn),
             1 => {
@@ -293,7 +294,7 @@ impl RoundsLog {
                     let (first, batches) = (*first, batches.clone());
                     (Message::Vote { ballot, first, decided, batches, delay_micros }, promised_lsn)
                 }
-                None => (here, promised_lsn),
+                None => (here.clone(), promised_lsn),
             },
             3 => match self.accepted {
                 Some((first, last, lsn)) => {
@@ -301,9 +302,9 @@ impl RoundsLog {
                         Message::Acknowledgement { ballot, first, last, decided, busy, delay_micros };
                     (letter, lsn.max(promised_lsn))
                 }
-                None => (here, promised_lsn),
+                None => (here.clone(), promised_lsn),
             },
-            _ => (here, promised_lsn),
+            _ => (here.clone(), promised_lsn),
         }
     }
 
@@ -322,9 +323,8 @@ impl RoundsLog {
             accepted.push(AcceptedValue { slot, ballot, batch: batch.clone() });
             after = after.max(lsn);
         }
-        let is_held =
-            |offer: &&Batch| !self.slots.accepted_from(decided.next()).any(|(_, _, held, _)| held == *offer);
-        let mut offers: Vec<Batch> = self.offers.iter().filter(is_held).cloned().collect();
+        let waits = |offer: &&Batch| !self.holds(decided.next(), offer);
+        let mut offers: Vec<Batch> = self.offers.iter().filter(waits).cloned().collect();
         // One always leaves, unless something leaves before it.
         let room = bytes_max.saturating_sub(bytes);
         let is_first_too_large = offers.first().is_some_and(|first| first.bytes().len() > room);

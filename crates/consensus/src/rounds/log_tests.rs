@@ -622,7 +622,9 @@ fn a_letter_has_room_for_several_batches_however_small_a_page_is() {
     let (restart, mut effects) = (Restart::first(Incarnation(1)), Effects::new(Lsn::ZERO));
     let mut replica = RoundsLog::start(options, members, &restart, &SOUND, Time::ZERO, &mut effects);
     replica.offers = (1..=9).map(batch).collect();
-    let (Message::Estimate { offers, .. }, _) = replica.letter() else { panic!("the first round") };
+    let (Message::Estimate { offers, .. }, _) = replica.letter(&replica.here(false)) else {
+        panic!("the first round")
+    };
     assert_eq!(offers.len(), 9);
     replica.coordinator = Some(replica.me());
     let letters = [(1, waits(1, 0, None, &[1, 2, 3])), (2, waits(1, 0, None, &[4, 5, 6]))];

@@ -16,7 +16,7 @@ use super::Round;
 use crate::{
     Claim, Letter,
     acceptor::AcceptedValue,
-    batches::{Batches, check_run, is_prefix, last_of},
+    batches::{Batches, check_run, is_prefix, is_slot, last_of},
     describe::{accepted as accepted_text, joined, more, run},
 };
 
@@ -132,7 +132,7 @@ crate::messages! {
             accepted: Vec<AcceptedValue>,
             /// What the sender's clients wait for, and is no estimate of it yet.
             offers: Batches,
-            /// Whether the sender has something that this letter does not see to.
+            /// Whether the letter says not all that is accepted, or a command of the sender's clients is not delivered.
             busy: bool,
             /// The delay that the sender's time-outs allow for in this round, in microseconds.
             delay_micros: u32,
@@ -221,8 +221,8 @@ impl Message {
         }
     }
 
-    /// Refuses what no replica says: a place that no phase has, a phase that leads out of the numbers, and slots in
-    /// the wrong order.
+    /// Refuses what no replica says: a place that no phase has, a phase that leads out of the numbers, ballots and
+    /// slots that there cannot be, and slots in the wrong order.
     fn is_of_a_round(&self) -> Result<(), DecodeError> {
         if let Some((phase, place)) = self.place() {
             if !(1..=PHASE_MAX).contains(&phase) {
@@ -235,6 +235,12 @@ impl Message {
         is_prefix(self.decided())?;
         match self {
             Message::Vote { first, batches, .. } => check_run(*first, batches),
+            Message::Estimate { accepted, .. } | Message::Values { accepted, .. } => {
+                accepted.iter().try_for_each(|value| {
+                    is_slot(value.slot)?;
+                    value.ballot.reachable("ballot").map(drop)
+                })
+            }
             Message::Acknowledgement { first, last, .. } if first > last => {
                 Err(DecodeError::Undefined { field: "last", value: last.0 })
             }

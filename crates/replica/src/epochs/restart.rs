@@ -207,6 +207,9 @@ impl Replica {
         let parked = std::mem::take(&mut self.known.parked);
         parked.iter().for_each(|record| self.log_names(record));
         self.known.parked = parked;
+        // A crash may have come before the group was told: its members are written down before the log says that it was
+        // entered.
+        self.group_changed(actions);
         if let Some(group) = found.unwritten(&self.group, forgot) {
             self.write_entered(group, actions);
         }
@@ -216,7 +219,6 @@ impl Replica {
             // not hold what it covers; and the snapshot may be lost later.
             self.write_trimmed(snapshot.slot, actions);
         }
-        self.group_changed(actions);
         self.watch_salvaged();
         self.known.hears_of(self.salvaged.last());
         self.begin(now, false);

@@ -307,6 +307,13 @@ fn amnesia_is_not_forgotten_after_a_snapshot_of_a_later_epoch() {
             let replica = Replica::start(settings, R1, first.clone(), recovered, now, &mut actions);
             assert!(says_it_forgot_epoch_2(&actions), "{protocol}, {states:?}");
             assert!(!replica.may_vote(), "{protocol}, {states:?}");
+            let enters =
+                |action: &Action| matches!(action, Action::Append { record: LogRecord::Entered { .. }, .. });
+            let names = actions.iter().position(|action| matches!(action, Action::Group(_)));
+            assert!(
+                names.is_some() && names < actions.iter().position(enters),
+                "{protocol}: members come first"
+            );
         }
     }
 }

@@ -215,11 +215,13 @@ impl Groups {
     #[must_use]
     pub fn is_established(&self, group: &Group) -> bool {
         let entered = |id: &ReplicaId| self.replicas[index(*id)].ever >= group.epoch;
-        let quorum = group.voters().filter(entered).count() > group.voters().count() / 2;
+        let quorum =
+            group.voters().filter(entered).count() >= group.threshold().least(group.voters().count());
         group.outgoing.is_empty() && (group.epoch == FIRST || quorum)
     }
 
-    /// The groups of whose voters at most a minority may lose their logs; the file's head explains which.
+    /// The groups of whose voters no more may lose their logs than are not needed to decide; the file's head explains
+    /// which.
     pub fn needed(&self) -> impl Iterator<Item = &Group> {
         let established = self.versions.iter().rposition(|(_, group)| self.is_established(group));
         self.versions[established.unwrap_or(0)..].iter().map(|(_, group)| group)

@@ -23,8 +23,8 @@
 //! | `table.rs` | the rows of many runs, for people |
 //!
 //! Situations are recognised from outside, by effects, messages and what a replica shows of itself, as far as
-//! that is possible. So a protocol that is added has them too. Each but those of merged groups, which no
-//! script has, has a story, a script that reaches it with its last command and not before:
+//! that is possible. So a protocol that is added has them too. Each but those of merged groups has a
+//! story, a script that reaches it with its last command and not before:
 //! `scenarios/situations/FILE-NAME.txt` (`stories.rs` plays them).
 
 /// An enumeration of situations, each with a name.

@@ -481,7 +481,7 @@ impl Bell {
 
     /// Waits until one of the streams has something to read or is closed, until the bell is rung, or for `timeout`.
     /// `is_idle` is asked before the thread falls asleep, and a thread that makes it false has to ring afterwards.
-    /// `ready` is told for each stream, in order, whether it is worth reading. No packet ever comes.
+    /// `ready` is told the place of each stream that is worth reading. No packet ever comes.
     pub fn wait<'a>(
         &self,
         streams: impl Iterator<Item = &'a TcpStream>,

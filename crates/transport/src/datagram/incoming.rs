@@ -26,7 +26,7 @@ const TURN_PACKETS_MAX: usize = 128;
 pub(crate) struct Incoming {
     pub(crate) sockets: Vec<Arc<UdpSocket>>,
     /// The largest datagram that is taken, in bytes.
-    bytes_max: usize,
+    pub(crate) bytes_max: usize,
     sessions: Mutex<Sessions<Arc<Session>>>,
     /// It may outlive the sockets: what sends tells it.
     pub(crate) drops: Arc<Drops>,

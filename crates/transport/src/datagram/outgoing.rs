@@ -54,8 +54,9 @@ pub(crate) struct Path {
 #[derive(Debug)]
 struct Probing {
     works: bool,
-    /// The number of the last probe before this session, and of the last one.
+    /// The number of the last probe before this session.
     before: u64,
+    /// The number of the last probe.
     asked: u64,
     /// How many probes were sent since the last answer.
     unanswered: u32,

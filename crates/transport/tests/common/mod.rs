@@ -7,7 +7,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     sync::{
         Arc, Condvar, Mutex,
         mpsc::{self, Receiver, Sender},
@@ -99,7 +99,9 @@ pub fn without_threads(config: Config) -> Config {
 }
 
 pub fn listeners(count: usize) -> Vec<TcpListener> {
-    (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect()
+    // Datagrams are taken at the same ports.
+    let is_free = |listener: &TcpListener| UdpSocket::bind(listener.local_addr().unwrap()).is_ok();
+    std::iter::repeat_with(|| TcpListener::bind("127.0.0.1:0").unwrap()).filter(is_free).take(count).collect()
 }
 
 pub fn addresses(listeners: &[TcpListener]) -> Vec<SocketAddr> {

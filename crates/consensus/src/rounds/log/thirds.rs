@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use bytes::Bytes;
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot};
 
 use super::{Message, RoundsLog, in_turns};
@@ -40,7 +41,7 @@ impl RoundsLog {
     /// The letter of a round, to all, and the record that has to be durable first.
     pub(super) fn values(&self, promised_lsn: Lsn) -> (Message, Lsn) {
         let (accepted, next, offers, after) = self.page(promised_lsn);
-        // The letter sees to all that it holds: those that hear it go on until that is decided.
+        // Those that hear it go on until what its clients wait for is decided.
         let busy = next.is_some() || !self.offers.is_empty();
         let (ballot, decided, delay_micros) = (self.ballot(), self.slots.decided(), self.pace.micros());
         (Message::Values { ballot, decided, next, accepted, offers, busy, delay_micros }, after)
@@ -125,11 +126,11 @@ impl RoundsLog {
     fn offered(&self, said: &[Said<'_>]) -> impl Iterator<Item = Batch> + use<> {
         let told = said.iter().flat_map(|letter| letter.accepted).map(|value| value.batch.clone());
         let held = self.slots.accepted_from(Slot::ZERO).map(|(_, _, batch, _)| batch.clone());
-        let held: BTreeSet<Vec<u8>> = told.chain(held).map(|batch| batch.bytes().to_vec()).collect();
+        let held: BTreeSet<Bytes> = told.chain(held).map(|batch| batch.bytes().clone()).collect();
         let waiting: Vec<(ReplicaId, VecDeque<Batch>)> =
             said.iter().map(|letter| (letter.from, letter.offers.iter().cloned().collect())).collect();
         let waiting = in_turns(self.taking_turns(waiting));
-        waiting.into_iter().filter(move |offer| !held.contains(offer.bytes().as_ref()))
+        waiting.into_iter().filter(move |offer| !held.contains(offer.bytes()))
     }
 
     /// Writes the new estimates. They are of the next round, the first in which they are said.

@@ -86,6 +86,16 @@ fn what_no_replica_says_is_refused() {
         assert_eq!(read(&message), Ok(message));
     }
     let far = Ballot { round: u64::MAX, ..BALLOT };
+    let values = |ballot, slot| Message::Values {
+        ballot: BALLOT,
+        decided,
+        next: None,
+        accepted: vec![AcceptedValue { slot, ballot, batch: batch() }],
+        offers: [].into(),
+        busy: false,
+        delay_micros: 0,
+    };
+    assert_eq!(read(&values(BALLOT, first)), Ok(values(BALLOT, first)));
     for message in [
         here(0, 1),
         here(PHASE_MAX + 1, 1),
@@ -94,6 +104,9 @@ fn what_no_replica_says_is_refused() {
         run(9, 8),
         Message::Vote { ballot, first, decided, batches: [].into(), delay_micros: 0 },
         Message::Vote { ballot: far, first, decided, batches: [batch()].into(), delay_micros: 0 },
+        values(far, first),
+        values(BALLOT, Slot::ZERO),
+        values(BALLOT, Slot(u64::MAX)),
     ] {
         assert!(read(&message).is_err(), "{message:?}");
     }
