@@ -118,8 +118,9 @@ pub trait Protocol: CloneProtocol + std::fmt::Debug + Send {
         self.status().view.leader
     }
 
-    /// Shows every batch that this replica, which leads, has in its log and has not delivered. A wrapper does not
-    /// propose these again; a batch that is not shown may be proposed twice, and counts once ([`Delivered`]).
+    /// Shows every batch that this replica, which leads, has in its log, or took in this burst, and has not delivered.
+    /// A wrapper does not propose these again; a batch that is not shown may be proposed twice, and counts once
+    /// ([`Delivered`]).
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch));
 
     /// Whether the executor or the disk lags so far that nothing more should be taken in. A protocol may drop what it
@@ -451,7 +452,8 @@ pub struct Status {
     pub decided: Slot,
     /// Slots through this one are known to be decided by some replica; more than `decided` means that catch-up is due.
     pub decided_elsewhere: Slot,
-    /// Slots that this leader proposed and that are not decided yet.
+    /// Slots after the decided prefix, through the last one that this leader gave to a batch, that are not known here
+    /// to be decided.
     pub in_flight: usize,
     /// Whether [`Input::Durable`] should come at once; otherwise it may come with the next input.
     pub waits_for_disk: bool,

@@ -59,7 +59,8 @@ pub struct Terms {
 /// How the server and a client find out that the other is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// After this long without a request the client is asked whether it is still there; zero: never.
+    /// A client that has begun no request for this long, and at most twice as long, is asked whether it is still there;
+    /// zero: never.
     pub interval: Duration,
     /// How long the client has to answer; zero: it is not asked.
     pub timeout: Duration,
@@ -96,7 +97,8 @@ pub trait Handler {
 /// connection after the last answer.
 ///
 /// # Errors
-/// The client breaks HTTP/2's rules, does not begin in time, or does not answer a ping.
+/// The client breaks HTTP/2's rules, does not begin in time, does not answer a ping, pings too often, or asks on after
+/// refusals that it does not take; or the socket fails.
 pub async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     handler: &impl Handler,

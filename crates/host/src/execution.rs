@@ -7,6 +7,8 @@
 
 use std::collections::VecDeque;
 
+use crate::planted::{HostBug, has};
+
 /// The jobs of a state machine, each of which sees what all before it did: batches to execute, reads, snapshots to
 /// freeze or to go on from.
 #[derive(Clone, Debug)]
@@ -73,7 +75,11 @@ impl<J> Execution<J> {
     /// No job was begun.
     pub fn goes_on(&mut self, rest: J) {
         self.done();
-        self.jobs.push_front(rest);
+        if has(HostBug::RestLast) {
+            self.jobs.push_back(rest);
+        } else {
+            self.jobs.push_front(rest);
+        }
     }
 
     /// The turn of the one that was woken is over. Jobs that are left wake again.

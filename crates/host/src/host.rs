@@ -1,5 +1,5 @@
-//! The groups of a node, and the bursts in which their replicas are stepped: inputs first, then whatever time and the
-//! other groups have for them, then one flush of each group that was touched.
+//! The groups of a node, and the bursts in which their replicas are stepped: inputs first, then
+//! deadlines that have passed and news of the other groups, then one flush of each group that was touched.
 //!
 //! ```text
 //! step, step, ...   what came         turn   the rest of the burst         carry_out   what all of it causes
@@ -163,8 +163,8 @@ pub enum Effect<C, Q> {
 }
 
 impl<C, Q> Host<C, Q> {
-    /// The groups of a node, whose leaders are heard of every `heartbeat`. `pace`: they are merged, and skip so. All of
-    /// them count as touched.
+    /// The groups of a node, whose leaders are heard of every `heartbeat`. `pace`: of groups that
+    /// are merged into one order, when idle ones skip. All of them count as touched.
     #[must_use]
     pub fn new(me: ReplicaId, groups: Vec<Started>, pace: Option<Pace>, heartbeat: Duration) -> Host<C, Q> {
         let grid = if groups.len() > 1 { heartbeat / TIMERS_SHARE } else { Duration::ZERO };

@@ -37,7 +37,7 @@
 //! | 3 | `turns.rs`: a turn ends in time; the invariant `liveness` |
 //! | 4, 5, 6 | the invariant `gate-order`; the three `HostBug`s of the gate |
 //! | 7 | the simulator makes a gate for each life; the invariant `durable-before-promise` |
-//! | 8 | `execution.rs`, which panics |
+//! | 8 | `execution.rs` and the executor, which panic; `HostBug::RestLast` |
 //! | 9 | the invariants `snapshot-covers` and `liveness`; `HostBug::KeepNoFile` |
 //!
 //! | file | contents |

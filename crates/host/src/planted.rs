@@ -18,6 +18,8 @@ pub enum HostBug {
     SkipDeadlines,
     /// No snapshot file stays once there is a newer one, nor that one.
     KeepNoFile,
+    /// The rest of a batch of which a part is executed comes after all other jobs.
+    RestLast,
 }
 
 impl HostBug {
@@ -29,6 +31,7 @@ impl HostBug {
         HostBug::MembersLast,
         HostBug::SkipDeadlines,
         HostBug::KeepNoFile,
+        HostBug::RestLast,
     ];
 
     /// Those of which message may leave when.

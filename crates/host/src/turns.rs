@@ -126,6 +126,11 @@ impl<C> Part<C> {
             ControlFlow::Continue(self)
         }
     }
+
+    /// The clients, of whom none was answered, where nobody goes on.
+    pub fn into_clients(self) -> Vec<(usize, C)> {
+        self.clients
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@
 //!
 //! | thread | file | waits for |
 //! | --- | --- | --- |
-//! | protocol | `protocol.rs` | its next event; nothing else, ever |
+//! | protocol | `protocol.rs` | its next event; the disk only where the members change |
 //! | log | `log.rs` | the disk: one commit takes everything that gathered during the last |
 //! | executor | `executor.rs` | the state machine |
 //! | snapshots | `snapshots.rs` | the disk |

@@ -111,7 +111,7 @@ pub(crate) struct Common {
     pub(crate) parting: Parting<String>,
     /// What ends this replica.
     pub(crate) failed: Option<Ended>,
-    /// Whether the log was told that it has everything again.
+    /// Whether the log has still to be told that this replica has learned again what it may have lost.
     pub(crate) loss_pending: bool,
 }
 

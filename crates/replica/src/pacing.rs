@@ -18,7 +18,7 @@ use synod_wire::{BatchId, Time};
 
 /// The bound is this many times the rate times the shortest time.
 const GAIN: f64 = 2.0;
-/// The highest rate counts for this long.
+/// The highest rate counts for at least this long, until one is measured that clients did not limit.
 const RATE_FOR: Duration = Duration::from_secs(2);
 /// The shortest time counts for this long. Then it is measured without a queue.
 const TIME_FOR: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ const BATCH_TIME: Duration = Duration::from_millis(50);
 const BATCH_BYTES_MIN: usize = 4 << 10;
 /// Batches that may be under way in any case: one that is ordered, and one that follows it.
 const BATCHES_MIN: usize = 2;
-/// Of a rate that is not known yet, batches that may be under way.
+/// Batches that may be under way while no rate is known yet.
 const BATCHES_FIRST: usize = 4;
 
 /// A batch under way.

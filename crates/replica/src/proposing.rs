@@ -281,7 +281,6 @@ impl Replica {
             // A replica of a later release asks for it. Decided, it would stop all that do not know it.
             return self.fail_change(&batch, RequestError::NotAChange, actions);
         }
-        // Looked for once, since that reads every command of the batch.
         let change = change_in(&batch);
         if self.begins_latency(change.as_ref()) && !self.group.names_births() {
             // A member that runs 0.2.0 passes over a change with an election that it does not know, and the group would
@@ -376,8 +375,28 @@ impl Replica {
     }
 }
 
-/// The change of the group that a batch asks for.
+/// The change of the group that a batch asks for. What clients write may look like one.
 fn change_in(batch: &Batch) -> Option<Change> {
-    let request = batch.commands().find_map(|command| ChangeRequest::decode(command.payload).ok());
-    request.map(|request| request.change)
+    ChangeRequest::decode(batch.reconfiguration()?).ok().map(|request| request.change)
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_wire::{BatchBuilder, ReplicaId};
+
+    use super::*;
+
+    #[test]
+    fn what_a_client_writes_is_no_change_of_the_group() {
+        let promotion = Change::Promote { id: ReplicaId(4), birth: Some(7) };
+        let request = ChangeRequest { expected: 1, change: promotion.clone() };
+        let payload = request.encode().to_bytes();
+        let batch = |kind| {
+            let mut builder = BatchBuilder::new();
+            builder.push_as(kind, SessionId(1), 1, 1, &payload);
+            builder.finish()
+        };
+        assert_eq!(change_in(&batch(request.kind())), Some(promotion));
+        assert_eq!(change_in(&batch(CommandKind::Apply)), None);
+    }
 }

@@ -45,8 +45,8 @@ use crate::{
 /// How long a client may take for the handshake of TLS, to show which protocol it speaks, and to send the head of a
 /// request for a page.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections to the addresses for pages alone, and as many for pages at those for clients when these have taken all
-/// places there. The oldest gives way to a new one.
+/// Most connections for pages: at the addresses for pages alone, and as many at those for clients once all places there
+/// are taken. The oldest gives way to a new one.
 pub(crate) const PAGES_MAX: u32 = 32;
 /// How long to pause after accepting has failed, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -68,14 +68,14 @@ pub struct Server {
     spare: Places,
     stop_timeout: Duration,
     /// Begins to listen at an address for clients; empty once the server is open.
-    closed: Vec<Opening>,
+    openings: Vec<Opening>,
     /// A task for each listener. It ends, and closes the listener, once the server is stopping.
     acceptances: Vec<JoinHandle<()>>,
     /// The client-I/O threads. Empty once the server has ended.
     threads: Vec<Runtime>,
-    /// The replica's loop in their place.
+    /// The replica's loop, in place of client-I/O threads.
     event_loop: Option<Arc<EventLoop>>,
-    /// Their thread ends with the server.
+    /// The watches, whose thread ends with the server.
     watches: Option<Watches>,
 }
 
@@ -137,7 +137,7 @@ impl Server {
             pages: Places::giving_way(PAGES_MAX),
             spare: Places::giving_way(PAGES_MAX),
             stop_timeout: config.stop_timeout,
-            closed: Vec::new(),
+            openings: Vec::new(),
             acceptances: Vec::new(),
             threads,
             event_loop: config.event_loop.clone(),
@@ -188,12 +188,12 @@ impl Server {
         for address in &config.client_addresses {
             let (bound, opening) = server.bind(address, threads.clone(), purpose)?;
             server.client_addresses.extend(bound);
-            server.closed.push(opening);
+            server.openings.push(opening);
         }
         for address in &config.http_addresses {
             let (bound, opening) = server.bind(address, threads.clone(), Purpose::Http)?;
             server.http_addresses.extend(bound);
-            server.closed.push(opening);
+            server.openings.push(opening);
         }
         for address in &config.metrics_addresses {
             let (bound, opening) = server.bind(address, threads.clone(), Purpose::Pages)?;
@@ -208,7 +208,7 @@ impl Server {
     /// # Errors
     /// The server cannot listen at an address.
     pub fn open(&mut self) -> io::Result<()> {
-        for opening in mem::take(&mut self.closed) {
+        for opening in mem::take(&mut self.openings) {
             self.acceptances.push(opening.0()?);
         }
         Ok(())

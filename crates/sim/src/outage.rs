@@ -18,7 +18,7 @@ use crate::{
     world::{OUTAGE_REPLICAS, World},
 };
 
-/// A fault that lasts to the end. Replicas are given by their distance from the leader in the ring of their
+/// A fault. All but `Sleep` last to the end. Replicas are given by their distance from the leader in the ring of their
 /// numbers; 0 is the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
@@ -153,8 +153,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// The bounds for a cast: those for its election, and one time-out more where one round is several. Where links are
-    /// slow, a round of the ring is several trips, and a new leader of Kernel Paxos asks twice.
+    /// The bounds for a cast: those for its election, and one time-out more with the ring, whose round is several
+    /// trips, and with Kernel Paxos, whose new leader asks twice.
     #[must_use]
     pub fn bounds_of(&self, cast: Cast) -> (u32, u32) {
         let (after_fault, after_crash) = match cast.election {

@@ -65,6 +65,8 @@ pub struct Plan {
     pub timer_late: Duration,
     /// How long it takes to execute a few batches.
     pub execute: Span,
+    /// How often a turn of execution is over after a command, or after a batch of merged groups.
+    pub turn_ends: Odds,
     /// How long after an event a replica's burst ends; with zero every event is a burst.
     pub burst: Duration,
     /// The faults.
@@ -352,6 +354,8 @@ impl Plan {
         let clock_drift_ppm = pick(rng, &[0, 100, 10_000, 50_000]);
         let timer_late = pick(rng, &[Duration::ZERO, 100 * US, 2 * MS]);
         let execute = pick(rng, &[(Duration::ZERO, 20 * US), (20 * US, 500 * US), (MS, 20 * MS)]);
+        // It is drawn separately, so that the rest of a seed's plan does not depend on it.
+        let turn_ends = pick(&mut Rng::with_seed(seed ^ 0x0_70_25), &[0, 0, 5, 50]);
         let burst = pick(rng, &[Duration::ZERO, Duration::ZERO, 50 * US]);
         let mut faults = draw_faults(rng, settings.consensus.election_timeout);
         // It is drawn separately, so that the rest of a seed's plan does not depend on it.
@@ -384,6 +388,7 @@ impl Plan {
             clock_drift_ppm,
             timer_late,
             execute,
+            turn_ends: Odds::percent(turn_ends),
             burst,
             faults,
             begins_with_backup: Plan::draw_backup(seed),

@@ -167,10 +167,10 @@ impl fmt::Debug for Transport {
 impl Transport {
     /// Listens on `config.listen` and begins to dial the peers.
     ///
-    /// `sink` is called from the receiver threads (`Received`; one thread a peer at a time, in the order in which
-    /// the peer sent) and from the sender threads (`Up`, `Down`, in turn for each peer). It may block: then that
-    /// peer's connection is not read, and TCP pushes back. It must return once the transport is being shut down,
-    /// which waits for it, and must not shut it down itself.
+    /// `sink` is called from the receiver threads (`Met` and `Received`; one thread a peer at a time, in the order in
+    /// which the peer sent) and from the sender threads (`Up`, `Down` and `Refused`, in turn for each peer). It may
+    /// block: then that peer's connection is not read, and TCP pushes back. It must return once the transport is being
+    /// shut down, which waits for it, and must not shut it down itself.
     ///
     /// If it returns an error for a `Received`, the connection that brought the body is closed, the reason goes into
     /// the log, and nothing that was sent after that body is delivered: a session has no gaps. The peer notices the

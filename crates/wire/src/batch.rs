@@ -257,7 +257,11 @@ impl Batch {
         self.crc
     }
 
-    /// A batch out of bytes whose checksum was verified, after a check that the commands in it are well formed.
+    /// A batch out of bytes whose checksum was verified, after a check that the commands in it are well formed. It
+    /// checks neither the checksum nor [`BATCH_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// The bytes end within a command, a kind is unknown, or an identity or a reference is out of place.
     pub fn from_parts(bytes: Bytes, crc: u32) -> Result<Batch, DecodeError> {
         let mut rest = bytes.len();
         let mut at = 0;

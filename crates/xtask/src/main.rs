@@ -49,8 +49,8 @@ const COMMANDS: [Command; 7] = [
     Command {
         name: "sim",
         arguments: "PROTOCOL [SEEDS]",
-        purpose: "attack a protocol, or `merged` groups, in the simulator, in a release build. SEEDS is a range as 0..2000, \
-                  which it is without, or one seed, which is then traced. What a seed reaches, and what to do with one \
+        purpose: "attack a protocol, or `merged` groups, in the simulator, in a release build. SEEDS is a range \
+                  (0..2000 if none is given), or one seed, which is traced. What a seed reaches, and what to do with one \
                   that fails: docs/simulating.md.",
         run: commands::sim,
     },
@@ -102,7 +102,7 @@ fn help(arguments: &[String]) -> Result<(), Failure> {
     println!(
         "\nA day's work: edit; `check`; commit. With a protocol: `sim` as well, and `bless` if its messages changed."
     );
-    println!("Commands for single suites, experiments and comparisons stand in CONTRIBUTING.md.");
+    println!("CONTRIBUTING.md names the page of each suite, experiment and comparison.");
     Ok(())
 }
 

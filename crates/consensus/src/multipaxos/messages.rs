@@ -214,8 +214,9 @@ records! {
         },
         /// A peer told what was decided in this slot; it replaces what was accepted there.
         ///
-        /// The ballot is at least every ballot in which this replica accepted something there. Without it a later
-        /// candidate could take an older value of another acceptor for the newer one.
+        /// The ballot is that in which the peer delivered it, which may be lower than one in which this replica
+        /// accepted the same value. Without a ballot a later candidate could take an older value of another acceptor
+        /// for the newer one.
         3, keep Keep::Slot(value.slot), fact Fact::Learned { slot: value.slot, batch: value.batch.clone() },
         text ("learned slot {}: {}", value.slot, batch(&value.batch)):
         Learned(value: AcceptedValue),

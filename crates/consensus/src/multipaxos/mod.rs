@@ -14,13 +14,17 @@
 //! case is two files, `phase1.rs` and `phase2.rs`, to be read from top to bottom: each has both sides of its messages,
 //! in the order in which they travel.
 //!
+//! A **member** is a voter of the epoch, the acceptor of the papers. A **life** is one start of it, numbered by its
+//! incarnation (docs/glossary.md).
+//!
 //! 1. The election wants this replica to lead (`Paxos::stand` in `../paxos.rs`): `become_candidate` asks all others
 //!    (`Prepare`).
 //! 2. At a member, `handle_prepare` promises the ballot, unless it promised a higher one (`Paxos::obeys`), and answers
 //!    with what it accepted (`Promise`).
 //! 3. `handle_promise` collects the answers. With a quorum `complete_phase_1` adopts their values, and leads.
-//! 4. `propose` takes a batch. The end of the burst (`flush_all` in `wiring.rs`) gives it to all with the others of the
-//!    burst (`send_accepts`: `Accept`), and to this replica's own log.
+//! 4. The replica around the protocol gives a batch (`Replica::order` in `crates/replica/src/proposing.rs`; `handle` in
+//!    `../wiring.rs` takes the input) to `propose`. The end of the burst (`flush_all` in `wiring.rs`) gives it to all with
+//!    the others of the burst (`send_accepts`: `Accept`), and to this replica's own log.
 //! 5. At a member, `handle_accept` writes a record. Its vote leaves once that is durable (`send_accepted`: `Accepted`).
 //! 6. The leader counts the votes of members (`handle_accepted`), and its own once its record is durable
 //!    (`count_own_votes`). With a quorum `Acceptor` (`../acceptor.rs`) knows that the slot is decided.

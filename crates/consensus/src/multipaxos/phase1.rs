@@ -84,7 +84,8 @@ impl MultiPaxos {
     /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in one ends.
     pub(super) fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         debug_assert!(ballot > self.common.promised, "promises only grow");
-        // Votes in a lower ballot leave before it is known that there are no more.
+        // The votes of this burst are in a lower ballot: they leave before the promise does, after which nothing more
+        // is said in that ballot.
         self.send_accepted(effects);
         self.common.promised = ballot;
         self.common.promised_lsn = effects.append(Record::Promised(ballot).into());
@@ -92,7 +93,7 @@ impl MultiPaxos {
         self.step_down(effects);
     }
 
-    /// Gives up leading or trying to.
+    /// Ends what this replica does in its ballot: fails its reads, and follows. (`give_up` also tells the election.)
     pub(super) fn step_down(&mut self, effects: &mut Effects) {
         if let State::Leader(leader) = &mut self.state {
             leader.duties.rounds.fail(effects);
@@ -178,8 +179,8 @@ impl MultiPaxos {
         }
         let told_all = |id| candidate.answers.get(&id).is_some_and(|answer| answer.next.is_none());
         let promised = self.common.members.those(|id| id == self.common.members.me() || told_all(id));
-        let rules = self.common.rules();
-        if !rules.is_promised(&self.common.members, promised) {
+        let family = self.common.rules();
+        if !family.is_promised(&self.common.members, promised) {
             return;
         }
         let ballot = candidate.ballot;
@@ -188,8 +189,8 @@ impl MultiPaxos {
         // was chosen after them, a no-op lets the slots after it be delivered.
         let decided = candidate.decided.max(self.acceptor.decided());
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
-        let adopted = told.adopted(&self.acceptor, decided, Slot(u64::MAX), &rules);
-        let adopted = adopted.into_iter().map(|told| rules.adopted(told).unwrap_or_else(Batch::noop));
+        let adopted = told.adopted(&self.acceptor, decided, Slot(u64::MAX), &family);
+        let adopted = adopted.into_iter().map(|told| family.adopted(told).unwrap_or_else(Batch::noop));
         let waiting: Vec<Batch> = adopted.collect();
         let last = Slot(decided.0 + waiting.len() as u64);
         let duties = Leadership::begin(now, self.decided(), last);

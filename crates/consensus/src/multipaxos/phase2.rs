@@ -228,8 +228,8 @@ impl MultiPaxos {
     /// Counts the own votes whose records became durable.
     pub(super) fn count_own_votes(&mut self, effects: &mut Effects) {
         while let Some(votes) = self.acceptor.became_durable(self.common.durable) {
-            // Where only leaders count votes, this replica does so in its own ballots alone. A slot that holds the
-            // value of a higher ballot by now, or one that was learned, is passed over.
+            // Where only leaders count votes, this replica does so in its own ballots alone. (`Acceptor::vote` passes
+            // over slots that hold the value of a higher ballot, or are decided.)
             if self.common.options.multipaxos.decision == Decision::Leader
                 && votes.ballot.replica != self.common.members.me()
             {
@@ -373,7 +373,8 @@ impl MultiPaxos {
         }
     }
 
-    /// Slots that are proposed and not decided.
+    /// Slots after the decided prefix, through the last one that this leader gave to a batch, that are not known here
+    /// to be decided.
     pub(super) fn in_flight(&self) -> usize {
         match &self.state {
             State::Leader(leader) => self.acceptor.undecided_before(leader.next_slot()),

@@ -225,7 +225,8 @@ impl MultiPaxos {
         effects: &mut Effects,
     ) {
         match message {
-            // Not a vote, and not an answer to a leader that counts who follows it: only what is decided.
+            // Not a vote, and not an answer to a leader that counts who follows it: only what is decided. Nor is a
+            // leader believed that is below a ballot which this replica has promised.
             Message::Accept { ballot, decided, .. }
             | Message::Decided { ballot, through: decided }
             | Message::Heartbeat { ballot, decided, .. } => {

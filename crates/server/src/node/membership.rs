@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use synod_node::{AskError, ChangeError, Handle, Origin, Repeats, Tls};
+use synod_node::{AskError, ChangeError, Handle, NodeStatus, Origin, Repeats, Tls};
 use synod_replica::{Change, Group, Member, Refusal, RequestError};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
@@ -29,7 +29,7 @@ const JOINING_GLANCE: Duration = Duration::from_millis(10);
 /// The time between two attempts to publish, which doubles up to `RETRY_MAX`.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// How long a replica is without a leader before it asks the others whether it is still a member, and how
+/// How long a replica hears no leader before it asks the others whether it is still a member, and how
 /// long it waits between two such questions.
 const LEADERLESS_MAX: Duration = Duration::from_secs(5);
 /// How long a replica that joins, and cannot serve clients yet, waits before it says why.
@@ -127,7 +127,7 @@ impl Membership {
             }
             // A replica that was removed from the first group alone hears nothing of its leaders any more.
             let left = self.handle.group().member(self.me).is_none();
-            if left || self.handle.status().leader.is_none() {
+            if left || !hears_leader(&self.handle.status(), self.me) {
                 if now - led_at >= LEADERLESS_MAX {
                     if self.was_removed(&mut warnings) {
                         watch.removed.store(true, Ordering::Release);
@@ -282,6 +282,13 @@ impl Membership {
     }
 }
 
+/// Whether a replica leads, or knows a leader to which there is a session. A learner that was cut off for long goes on
+/// believing in the leader that it had.
+fn hears_leader(status: &NodeStatus, me: ReplicaId) -> bool {
+    let is_up = |leader| status.peers.iter().any(|peer| peer.id == leader && peer.up_since.is_some());
+    status.leader.is_some_and(|leader| leader == me || is_up(leader))
+}
+
 fn addresses<'a>(members: impl Iterator<Item = &'a Member>) -> Vec<String> {
     let urls = members.filter_map(|member| member.info.peer_urls.first());
     urls.filter_map(|url| urls::peer_address(url).ok()).collect()
@@ -310,6 +317,7 @@ fn ask(addresses: &[String], tls: Option<&Tls>) -> Result<Origin, AskError> {
 #[cfg(test)]
 mod tests {
     use synod_consensus::Options;
+    use synod_node::PeerLink;
     use synod_replica::{ChangeRequest, Choice, MemberInfo, Others};
     use synod_wire::Slot;
 
@@ -319,6 +327,20 @@ mod tests {
 
     fn changed(group: &Group, change: Change) -> Group {
         group.apply(Slot(9), &ChangeRequest { expected: group.version, change }).expect("it can be made")
+    }
+
+    #[test]
+    fn a_leader_without_a_session_is_not_heard() {
+        let status = |leader: u64, up_since| {
+            let mut status = NodeStatus::default();
+            status.leader = Some(ReplicaId(leader));
+            status.peers.push(PeerLink::new(ReplicaId(1), up_since));
+            status
+        };
+        assert!(hears_leader(&status(3, None), R3), "it leads");
+        assert!(hears_leader(&status(1, Some(Instant::now())), R3));
+        assert!(!hears_leader(&status(1, None), R3), "the leader has let go of it");
+        assert!(!hears_leader(&NodeStatus::default(), R3));
     }
 
     #[test]

@@ -483,6 +483,7 @@ impl Plan {
         self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
         self.disk.sync.1 = self.disk.sync.1.min(timeout / 24).max(self.disk.sync.0);
         self.execute = (Duration::ZERO, 20 * US);
+        self.turn_ends = Odds::NEVER;
         consensus.retransmit_after = consensus.retransmit_after.min(timeout / 4);
         consensus.page_bytes_max = 1 << 20;
         consensus.window_max = consensus.window_max.max(4);

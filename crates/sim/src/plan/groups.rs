@@ -112,6 +112,7 @@ impl Plan {
         plan.network.wire = Wire::Stream;
         (plan.network.delay_min, plan.network.delay_max) = (100 * US, 200 * US);
         (plan.disk.sync, plan.execute) = ((200 * US, 300 * US), (Duration::ZERO, 20 * US));
+        plan.turn_ends = crate::odds::Odds::NEVER;
         plan.changes = ChangePlan::NONE;
         (plan.clients.direct, plan.clients.operations) = (60, usize::MAX);
         (plan.clients.think, plan.clients.timeout) = ((Duration::ZERO, 600 * MS), Duration::from_secs(60));

@@ -384,7 +384,7 @@ fn restart(world: &mut World, words: &[&str]) -> Result<()> {
         if world.view(of).is_some() {
             return Err(format!("r{} is up", of + 1));
         }
-        if !world.may_join_again(of) {
+        if !world.may_join(of) {
             return Err(format!("r{} is told that it is no learner, or by nobody that it is", of + 1));
         }
         checked(world.start(of))?;
@@ -569,6 +569,7 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
         clock_drift_ppm: 0,
         timer_late: Duration::ZERO,
         execute: AT_ONCE,
+        turn_ends: Odds::NEVER,
         burst: Duration::ZERO,
         faults: FaultPlan {
             gap: AT_ONCE,

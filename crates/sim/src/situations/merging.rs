@@ -15,6 +15,8 @@ situations! {
     TwoCaretakers = "two caretakers skip for one group";
     /// A batch held a skip beside commands.
     SkipAmongCommands = "a skip and commands share a batch";
+    /// A turn of execution ended before all batches were executed that had theirs.
+    TurnEnds = "a turn of execution ends before that of a batch";
     /// A snapshot that one group asked for brought others on.
     MovedOthers = "an installed snapshot moves groups that did not ask";
     /// A group was executed further than the snapshot that was installed.

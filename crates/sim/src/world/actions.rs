@@ -60,6 +60,7 @@ impl World {
         self.effects = effects;
         self.write_log(of);
         touched.iter().for_each(|&group| self.go_on_executing(of, group));
+        self.let_go(of);
         self.set_timer(of);
         Ok(touched)
     }
@@ -224,13 +225,12 @@ impl World {
     fn regroup(&mut self, of: usize, group: GroupId, becomes: &Group) -> Checked {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
-        if group == FIRST {
-            machine.files.knows(becomes);
-        }
+        machine.files.knows(group, becomes);
         let hosted = &mut life.hosted[group];
         hosted.retired &= becomes.member(machine.id).is_none();
         let delivered = hosted.watch.delivered();
         self.checks[group].groups.agrees(machine.id, delivered, becomes)?;
+        self.regroup_peers(of, group, becomes);
         self.merged_group_changes(group, delivered, becomes);
         Ok(())
     }
@@ -254,10 +254,8 @@ impl World {
         self.rests_on_backup(of, group, &record)?;
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
-        if let LogRecord::Entered { group: entered, .. } = &record
-            && group == FIRST
-        {
-            demand(machine.files.knows_of(entered.version), Invariant::MembersFirst, || {
+        if let LogRecord::Entered { group: entered, .. } = &record {
+            demand(machine.files.knows_of(group, entered.version), Invariant::MembersFirst, || {
                 format!("r{} enters epoch {} and has not written down its members", of + 1, entered.epoch)
             })?;
         }

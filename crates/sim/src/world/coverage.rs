@@ -34,6 +34,12 @@ coverage! {
     pauses = "pauses",
     /// Crashes within a burst, when some of what it wanted was done.
     crashes_within = "crashes within a burst",
+    /// Batches of which a part was executed in one turn.
+    batches_in_parts = "batches executed in parts",
+    /// Crashes when a part of a batch was executed.
+    crashes_within_batches = "crashes within a batch",
+    /// Replicas that were removed and are no peers of a node any more.
+    peers_dropped = "removed peers let go of",
     /// Pauses that lasted for many time-outs.
     long_pauses = "long pauses",
     /// Clocks of replicas that jumped forward.

@@ -1,8 +1,9 @@
 //! The executor's work: batches, reads and snapshots.
 
-use std::time::Duration;
+use std::{ops::ControlFlow, time::Duration};
 
 use bytes::Bytes;
+use synod_host::Part;
 use synod_replica::{Event, Installed, SnapshotInfo};
 use synod_wire::{Ballots, Batch, GroupId, Slot};
 
@@ -17,13 +18,17 @@ use super::{
 };
 use crate::{
     chart::Mark,
-    check::{Checked, Invariant, demand},
+    check::{Checked, Invariant, Violation, demand},
     clock::Moment,
     network::between,
+    odds::Odds,
 };
 
 /// Tasks that the executor does in one go.
 const BURST_MAX: usize = 8;
+
+/// How often a process ends when it has executed a part of a batch, where processes end at any step.
+const DIES_WITHIN_A_BATCH: Odds = Odds::percent(10);
 
 /// Digests are compared after each run of this many slots.
 const DIGEST_EVERY: u64 = 8;
@@ -43,26 +48,24 @@ impl World {
 
     /// What executes for a group, or for merged groups, does some of its tasks.
     pub(super) fn execute(&mut self, of: usize, number: u64, at: GroupId) -> Checked {
+        let mut is_over = false;
         for _ in 0..BURST_MAX {
+            let Some(life) = self.machines[of].in_life(number).filter(|_| !is_over) else { break };
+            let Some((group, task)) = life.states[at].execution.begin() else { break };
+            let rest = self.run_task(of, group, task)?;
             let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
             let state = &mut life.states[at];
-            let Some((group, task)) = state.execution.begin() else { break };
-            match (task, &state.executing) {
-                (Task::Execute { slot, ballots, batch, waiters }, Executing::Alone(_)) => {
-                    self.execute_batch(of, (group, slot), ballots, &batch, waiters)?;
-                }
-                (Task::Execute { slot, ballots, batch, waiters }, Executing::Merged(_)) => {
-                    self.take_in_turn(of, (group, slot), ballots, batch, waiters)?;
-                }
-                (Task::Read { at, questions }, _) => {
-                    questions.into_iter().for_each(|question| state.reads.push(at.clone(), question));
-                }
-                (Task::Snapshot, _) => self.freeze(of, group)?,
-                (Task::Install(info), Executing::Alone(_)) => self.install(of, group, info)?,
-                (Task::Install(info), Executing::Merged(_)) => self.install_merged(of, group, info)?,
+            is_over = rest.is_some();
+            let within_batch = matches!(rest, Some(Task::GoOn(..)));
+            match rest {
+                Some(rest) => state.execution.goes_on((group, rest)),
+                None => state.execution.done(),
             }
-            let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
-            life.states[at].execution.done();
+            if within_batch && self.dies_within_a_batch(of) {
+                self.crash(of);
+                self.restart_later(of);
+                return Ok(());
+            }
             self.answer_reads(of, at)?;
             self.see_reads(of);
         }
@@ -74,25 +77,82 @@ impl World {
         ahead.into_iter().try_for_each(|group| self.see_progress(of, group))
     }
 
+    /// Whether a process ends when it has executed a part of a batch.
+    fn dies_within_a_batch(&mut self, of: usize) -> bool {
+        let may = self.plan.faults.any_step != Odds::NEVER && !self.faults_are_over();
+        may && DIES_WITHIN_A_BATCH.hit(&mut self.deaths) && self.may_crash(of)
+    }
+
+    /// Does a task of a group, or a part of it if the turn is over then; returns the rest.
+    fn run_task(&mut self, of: usize, group: GroupId, task: Task) -> Result<Option<Task>, Violation> {
+        let Some(life) = &mut self.machines[of].life else { return Ok(None) };
+        let state = life.state(group);
+        match (task, &state.executing) {
+            (Task::Execute { slot, ballots, batch, waiters }, Executing::Alone(_)) => {
+                return self.execute_batch(of, (group, slot), ballots, batch, waiters);
+            }
+            (Task::GoOn(slot, part), _) => return self.go_on_with(of, (group, slot), part),
+            (Task::Execute { slot, ballots, batch, waiters }, Executing::Merged(_)) => {
+                return self.take_in_turn(of, (group, slot), ballots, batch, waiters);
+            }
+            (Task::Turns, _) => return self.execute_turns(of),
+            (Task::Read { at, questions }, _) => {
+                questions.into_iter().for_each(|question| state.reads.push(at.clone(), question));
+            }
+            (Task::Snapshot, _) => self.freeze(of, group)?,
+            (Task::Install(info), Executing::Alone(_)) => self.install(of, group, info)?,
+            (Task::Install(info), Executing::Merged(_)) => return self.install_merged(of, group, info),
+        }
+        Ok(None)
+    }
+
+    /// Whether a turn of execution is over after a command, or after a batch of merged groups.
+    pub(super) fn turn_is_over(&mut self) -> bool {
+        self.plan.turn_ends.hit(&mut self.turns)
+    }
+
     fn execute_batch(
         &mut self,
         of: usize,
         (group, slot): (GroupId, Slot),
         ballots: Ballots,
-        batch: &Batch,
+        batch: Batch,
         waiters: Vec<(usize, Waiter)>,
-    ) -> Checked {
-        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+    ) -> Result<Option<Task>, Violation> {
+        let Some(life) = &mut self.machines[of].life else { return Ok(None) };
         life.hosted[group].holds.batches -= batch.bytes().len() as u64;
         let state = &mut life.states[group];
-        state.executed_more(group);
+        state.before = Some((state.applied(group), state.clocked(group)));
         let Executing::Alone(executor) = &mut state.executing else { unreachable!("it is not merged") };
-        let known = slot <= executor.applied();
+        let part = Part::begin(executor, slot, ballots, batch, waiters);
+        self.go_on_with(of, (group, slot), part)
+    }
+
+    /// Executes a batch that was begun, or a part of it, which shows nowhere.
+    fn go_on_with(
+        &mut self,
+        of: usize,
+        (group, slot): (GroupId, Slot),
+        part: Part<Waiter>,
+    ) -> Result<Option<Task>, Violation> {
+        let World { machines, plan, turns, .. } = self;
+        let Some(life) = &mut machines[of].life else { return Ok(None) };
+        let state = &mut life.states[group];
+        let Executing::Alone(executor) = &mut state.executing else { unreachable!("it is not merged") };
         // Every other slot as if somebody waited for all of it, so that replies are compared as well as states.
-        let asked = |place| waiters.iter().any(|(of, _)| *of == place);
-        let awaited = |place| slot.0 % 2 == 0 || asked(place);
-        let outcomes = executor.execute(slot, ballots, batch, awaited);
-        if !known {
+        let awaited = |waiters: &[(usize, Waiter)], place| {
+            slot.0 % 2 == 0 || waiters.iter().any(|(of, _)| *of == place)
+        };
+        let (waiters, outcomes) = match part.go_on(executor, awaited, || plan.turn_ends.hit(turns)) {
+            ControlFlow::Continue(rest) => {
+                self.coverage.batches_in_parts += 1;
+                return Ok(Some(Task::GoOn(slot, rest)));
+            }
+            ControlFlow::Break(executed) => executed,
+        };
+        let before = state.before.take();
+        state.executed_more(group);
+        if before.is_some_and(|(before, _)| slot > before) {
             self.references[group].executed(self.machines[of].id, (group, slot), slot.0, &outcomes)?;
             #[cfg(feature = "kv")]
             if group == FIRST {
@@ -103,7 +163,10 @@ impl World {
             self.answer_request(of, waiter, outcomes[place].clone())?;
         }
         self.check_guest(of)?;
-        if slot.0 % DIGEST_EVERY == 0 { self.check_state(of, group) } else { Ok(()) }
+        if slot.0 % DIGEST_EVERY == 0 {
+            self.check_state(of, group)?
+        }
+        Ok(None)
     }
 
     /// The replicated clock of a group shows no more than what went by, as the fastest clock would measure it. A tick
@@ -126,10 +189,11 @@ impl World {
         drift + self.plan.largest(|settings| settings.clock_interval) * 2 * self.jumps
     }
 
-    /// Compares a replica's state with the reference.
+    /// Compares a replica's state with the reference, unless it has a part of a batch.
     pub(super) fn check_state(&self, of: usize, group: GroupId) -> Checked {
         let Some(life) = &self.machines[of].life else { return Ok(()) };
-        self.reference(group).state(self.machines[of].id, life.executor(group))
+        let Some(executor) = life.states[life.state_at(group)].whole() else { return Ok(()) };
+        self.reference(group).state(self.machines[of].id, executor)
     }
 
     /// What is delivered must have been chosen: durably accepted by a quorum in one ballot. Where the log says who

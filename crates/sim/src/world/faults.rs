@@ -558,7 +558,8 @@ impl World {
     }
 
     /// A node that was removed and goes on, for people. One that lost its data, or that nobody listens to, does not
-    /// learn that it was removed; nor does one that waits for members that it has not met.
+    /// learn that it was removed; nor does one that waits for members that it has not met. One that was away for so
+    /// long that members have no session with it any more asks, and ends.
     fn lingers(&self) -> Option<String> {
         if self.first.is_some() {
             // What ends a node there is the list of the first group, which a removed node does not see.
@@ -568,7 +569,9 @@ impl World {
             let groups = || self.checks.all().map(|checks| checks.log.group());
             groups().any(|group| group.member(id).is_some() || group.is_away(id))
         };
-        let hears = |&of: &usize| !self.machines[of].copied && !self.is_out(of);
+        let hears = |&of: &usize| {
+            !self.machines[of].copied && !self.is_out(of) && !self.learns_of_its_removal_by_asking(of)
+        };
         let mut alive = (0..self.machines.len()).filter(|&of| self.machines[of].is_alive()).filter(hears);
         let of = alive.find(|&of| !is_needed(self.machines[of].id))?;
         Some(format!("{}, which was removed, has not ended", self.machines[of].id))

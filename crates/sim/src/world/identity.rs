@@ -41,8 +41,8 @@ pub(crate) struct Files {
     /// The replicas that have welcomed this one.
     welcomed: BTreeSet<ReplicaId>,
     met_all: bool,
-    /// The latest group that the replica has known, which it tells a replica that asks to join.
-    present: Option<Group>,
+    /// The latest group of each log that the replica has known. It tells a replica that asks to join the first one's.
+    present: PerGroup<Option<Group>>,
     /// What the replica of each group knew to be decided when this was last written.
     pub(super) reached: PerGroup<Option<History>>,
 }
@@ -60,7 +60,7 @@ impl Files {
             book: BTreeMap::new(),
             welcomed: BTreeSet::new(),
             met_all: false,
-            present: None,
+            present: (0..groups).map(|_| None).collect(),
             reached: (0..groups).map(|_| None).collect(),
         }
     }
@@ -114,16 +114,27 @@ impl Files {
         self.met_all = true;
     }
 
-    /// Records the group as it is now.
-    pub(super) fn knows(&mut self, group: &Group) {
-        if self.present.as_ref().is_none_or(|present| present.version < group.version) {
-            self.present = Some(group.clone());
+    /// Records a group as it is now.
+    pub(super) fn knows(&mut self, of: GroupId, group: &Group) {
+        let present = &mut self.present[of];
+        if present.as_ref().is_none_or(|present| present.version < group.version) {
+            *present = Some(group.clone());
         }
     }
 
-    /// Whether this version of the group was recorded, or a later one.
-    pub(super) fn knows_of(&self, version: u64) -> bool {
-        self.present.as_ref().is_some_and(|present| present.version >= version)
+    /// The latest group that was recorded.
+    pub(super) fn present(&self, of: GroupId) -> Option<&Group> {
+        self.present[of].as_ref()
+    }
+
+    /// Whether this version of a group was recorded, or a later one.
+    pub(super) fn knows_of(&self, of: GroupId, version: u64) -> bool {
+        self.present(of).is_some_and(|present| present.version >= version)
+    }
+
+    /// Forgets all other replicas that it met.
+    pub(super) fn forget_all_but(&mut self, remembers: impl Fn(ReplicaId) -> bool) {
+        self.book.retain(|&id, _| remembers(id));
     }
 
     /// Whether the replica `id` has welcomed this one.
@@ -320,22 +331,31 @@ impl World {
         self.machines.iter().enumerate().all(notices)
     }
 
-    /// Whether a replica that lost all its data starts again under its old id. One that joined asks the members first,
-    /// as at its first start: those that run and that it reaches. The newest group that one of them knows says whether
-    /// it votes. They may know too little.
-    pub(crate) fn may_join_again(&mut self, of: usize) -> bool {
+    /// Whether a replica without any data starts. One that joins asks the members first, at its first start and when it
+    /// lost all that it had: those that run and that it reaches. The newest group that one of them knows says whether
+    /// it is a member, and whether it votes. They may know too little.
+    pub(crate) fn may_join(&mut self, of: usize) -> bool {
         let machine = &self.machines[of];
-        if !machine.wiped || of < self.plan.replicas || machine.files.incarnation > Incarnation(0) {
+        let scripted = self.network.wire() == Wire::Manual && !machine.wiped;
+        if of < self.plan.replicas || machine.files.incarnation > Incarnation(0) || scripted {
             return true;
         }
         let reaches = |at: usize| !self.network.is_cut(of, at) && !self.network.is_cut(at, of);
         let others = (0..self.machines.len()).filter(|&at| at != of && reaches(at));
         let answers = others.filter(|&at| self.machines[at].is_running());
-        let groups = answers.filter_map(|at| self.machines[at].files.present.as_ref());
-        let Some(newest) = groups.max_by_key(|group| group.version) else {
+        let groups = answers.filter_map(|at| self.machines[at].files.present(FIRST));
+        let newest = groups.max_by_key(|group| group.version).filter(|group| group.next_id > machine.id);
+        let Some(newest) = newest.cloned() else {
             self.restart_later(of);
             return false;
         };
+        if !machine.wiped {
+            let is_one = newest.member(machine.id).is_some() || newest.is_away(machine.id);
+            let machine = &mut self.machines[of];
+            machine.files.knows(FIRST, &newest);
+            machine.retired = !is_one;
+            return is_one;
+        }
         let learns = newest.learners().any(|(id, _)| id == machine.id);
         let votes = self.checks[FIRST].log.group().counts(machine.id);
         self.coverage.joined_unknown += u64::from(learns && votes);
@@ -343,6 +363,7 @@ impl World {
             self.note(of, chart::Mark::Note, || "is told that it is no learner, and ends".to_owned());
             self.machines[of].stopped = true;
         }
+        self.machines[of].files.knows(FIRST, &newest);
         learns
     }
 

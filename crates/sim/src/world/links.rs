@@ -47,8 +47,8 @@ impl World {
         if self.times_out && *message == PeerMessage::SeekLeader {
             return Ok(());
         }
-        if self.machines[from].copied {
-            // Nobody listens: all others would notice, or the copy would not have been restored.
+        // Nobody listens to a copy: all others would notice, or the copy would not have been restored.
+        if !self.is_peer(from, to) || self.machines[from].copied {
             return Ok(());
         }
         if matches!(message, PeerMessage::History { .. }) {
@@ -294,7 +294,7 @@ impl World {
         }
     }
 
-    fn dial_soon(&mut self, from: usize, to: usize) {
+    pub(super) fn dial_soon(&mut self, from: usize, to: usize) {
         if self.machines[to].retired || self.faults.dialing(from, to, true) {
             return;
         }
@@ -315,12 +315,12 @@ impl World {
         } else {
             self.network.is_up(from, to)
         };
-        if !self.machines[from].is_alive() || is_up {
+        if !self.machines[from].is_alive() || is_up || !self.is_peer(from, to) {
             return Ok(());
         }
         let reachable = !self.network.is_cut(from, to) && !self.network.is_cut(to, from);
         let runs = self.machines[to].is_running() && self.machines[from].is_running();
-        if reachable && runs && self.shake_hands(from, to) {
+        if reachable && runs && self.is_peer(to, from) && self.shake_hands(from, to) {
             if datagram {
                 return Ok(());
             }
@@ -366,6 +366,9 @@ impl World {
             return Ok(());
         }
         self.see(&Sight::Takes { of, event: &news.event() });
+        if let (News::Link { peer, link }, Some(life)) = (news, &mut self.machines[of].life) {
+            life.parting.linked(life.clock.read(self.now), peer, link == Link::Up);
+        }
         self.take_all(of, || news.event())
     }
 

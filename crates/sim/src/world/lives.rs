@@ -71,7 +71,9 @@ impl World {
         let merging = self.plan.merging.as_ref();
         let pace = merging.map(|merging| Pace::new(merging.skips, merging.take, started.len(), now));
         let host = Host::new(self.machines[of].id, started, pace, heartbeat);
-        let life = Life::new(number, host, hosted.into_iter().collect(), (states, book), clock, service);
+        let parting = self.parting(of, now, host.replicas());
+        let life =
+            Life::new(number, (host, parting), hosted.into_iter().collect(), (states, book), clock, service);
         self.machines[of].life = Some(life);
         for group in self.checks.groups() {
             self.check_state(of, group)?;
@@ -212,7 +214,7 @@ impl World {
     pub(super) fn restart(&mut self, of: usize) -> Checked {
         let machine = &self.machines[of];
         let gone = machine.is_alive() || machine.retired || machine.stopped;
-        if gone || !self.may_join_again(of) { Ok(()) } else { self.start(of) }
+        if gone || !self.may_join(of) { Ok(()) } else { self.start(of) }
     }
 
     /// Ends a life, with its process or its machine.
@@ -357,10 +359,8 @@ impl World {
         self.release(of, group)?;
         let machine = &self.machines[of];
         let Some(life) = &machine.life else { return Ok(()) };
-        // A state machine has the clock of one group, unless groups are merged.
-        let clock = life.executor(group).clocked(if self.order.is_some() { group } else { FIRST });
         let (durable, executed) = (machine.disk.durable_of(group), life.applied(group));
-        let progress = Progress { durable, executed, clock };
+        let progress = Progress { durable, executed, clock: life.clocked(group) };
         self.take(of, Input::Progress(group, progress))
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use synod_consensus::To;
-use synod_host::{Execution, Gate, Host, ReadAt, Reads, SnapshotBook};
+use synod_host::{Execution, Gate, Host, Part, Parting, ReadAt, Reads, SnapshotBook};
 use synod_replica::{Clocked, Cut, Executor, MergedExecutor, PeerMessage, Replica, SnapshotInfo};
 use synod_wire::{Ballots, Batch, GroupId, Lsn, ReplicaId, Slot, Time};
 
@@ -65,6 +65,8 @@ pub(crate) struct Life {
     pub(crate) number: u64,
     /// The replicas of all groups, with those who wait for them.
     pub(crate) host: Host<Waiter, Question>,
+    /// Its peers: the members of its groups, and for a while those that were.
+    pub(crate) parting: Parting<()>,
     /// What it has of each group beside its replica.
     pub(crate) hosted: PerGroup<Hosted>,
     /// What executes for the groups: for each one, or for all that are merged.
@@ -140,6 +142,9 @@ pub(crate) struct State {
     pub(crate) ahead: BTreeSet<GroupId>,
     /// The snapshot that is being written, and those that come after it.
     pub(crate) drafts: VecDeque<Draft>,
+    /// While a part of a batch is executed: how far the state was before it, and what the clock showed. Nobody but the
+    /// rest of the batch looks at the state.
+    pub(crate) before: Option<(Slot, Clocked)>,
     /// When the last events of an executor of merged groups come to the replicas.
     pub(crate) told_at: Moment,
 }
@@ -190,6 +195,7 @@ impl State {
             execution: Execution::default(),
             reads: Reads::default(),
             ahead: BTreeSet::new(),
+            before: None,
             drafts: VecDeque::new(),
             told_at: now,
         }
@@ -202,11 +208,27 @@ impl State {
         }
     }
 
-    /// The last slot of a group that is executed.
+    /// What executes, unless a part of a batch is executed.
+    pub(crate) fn whole(&self) -> Option<&Executor<Hosting>> {
+        self.before.is_none().then(|| self.executor())
+    }
+
+    /// The last slot of a group that is executed whole.
     pub(crate) fn applied(&self, group: GroupId) -> Slot {
-        match &self.executing {
-            Executing::Alone(executor) => executor.applied(),
-            Executing::Merged(merged) => merged.executor.executor().applied_of(group),
+        match (&self.executing, self.before) {
+            (Executing::Alone(_), Some((slot, _))) => slot,
+            (Executing::Alone(executor), None) => executor.applied(),
+            (Executing::Merged(merged), _) => merged.executor.executor().applied_of(group),
+        }
+    }
+
+    /// What the replica of a group is told of the clock. A state machine has the clock of one group, unless groups are
+    /// merged.
+    pub(crate) fn clocked(&self, group: GroupId) -> Clocked {
+        match (&self.executing, self.before) {
+            (Executing::Alone(_), Some((_, clock))) => clock,
+            (Executing::Alone(executor), None) => executor.clocked(FIRST),
+            (Executing::Merged(merged), _) => merged.executor.executor().clocked(group),
         }
     }
 
@@ -234,7 +256,7 @@ impl Life {
     /// A life that has done nothing yet.
     pub(crate) fn new(
         number: u64,
-        host: Host<Waiter, Question>,
+        (host, parting): (Host<Waiter, Question>, Parting<()>),
         hosted: PerGroup<Hosted>,
         (states, book): (PerGroup<State>, SnapshotBook<Vec<u8>>),
         clock: Clock,
@@ -243,6 +265,7 @@ impl Life {
         Life {
             number,
             host,
+            parting,
             hosted,
             states,
             clock,
@@ -283,6 +306,11 @@ impl Life {
     pub(crate) fn applied(&self, group: GroupId) -> Slot {
         self.states[self.state_at(group)].applied(group)
     }
+
+    /// What the replica of a group is told of the clock.
+    pub(crate) fn clocked(&self, group: GroupId) -> Clocked {
+        self.states[self.state_at(group)].clocked(group)
+    }
 }
 
 /// Work of the executor, which does one thing after the other.
@@ -290,6 +318,10 @@ impl Life {
 pub(crate) enum Task {
     /// Execute a batch, and answer these of its commands.
     Execute { slot: Slot, ballots: Ballots, batch: Batch, waiters: Vec<(usize, Waiter)> },
+    /// Execute the rest of a batch.
+    GoOn(Slot, Part<Waiter>),
+    /// Execute more of merged groups: what has its turn.
+    Turns,
     /// Answer queries from a state that is so far.
     Read { at: ReadAt, questions: Vec<Question> },
     /// Freeze the state and write it.

@@ -255,9 +255,10 @@ impl World {
         disk.records(self.focus).map(line).collect()
     }
 
-    /// Answers a query from whatever state a replica has.
+    /// Answers a query from whatever state a replica has, unless it has a part of a batch.
     pub(crate) fn look(&self, of: usize, query: &bytes::Bytes) -> Option<bytes::Bytes> {
-        self.machines[of].life.as_ref().map(|life| life.executor(self.focus).query(query))
+        let life = self.machines[of].life.as_ref()?;
+        life.states[life.state_at(self.focus)].whole().map(|executor| executor.query(query))
     }
 
     /// Stalls a disk.

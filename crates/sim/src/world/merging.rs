@@ -74,11 +74,11 @@ impl World {
         ballots: Ballots,
         batch: Batch,
         waiters: Vec<(usize, Waiter)>,
-    ) -> Checked {
-        let Some(merged) = self.merged(of) else { return Ok(()) };
+    ) -> Result<Option<Task>, Violation> {
+        let Some(merged) = self.merged(of) else { return Ok(None) };
         merged.waiting.insert((group, slot), Awaited { bytes: batch.bytes().len() as u64, waiters });
         match merged.executor.take(group, slot, ballots, batch, (group, slot)) {
-            Some(gone) => self.is_gone(of, gone),
+            Some(gone) => self.is_gone(of, gone).map(|()| None),
             None => self.execute_turns(of),
         }
     }
@@ -87,10 +87,10 @@ impl World {
         self.machines[of].life.as_mut()?.state(FIRST).merged()
     }
 
-    /// Executes whatever has its turn.
-    fn execute_turns(&mut self, of: usize) -> Checked {
+    /// Executes whatever has its turn, or some of it.
+    pub(super) fn execute_turns(&mut self, of: usize) -> Result<Option<Task>, Violation> {
         loop {
-            let Some(Merged { executor, waiting, .. }) = self.merged(of) else { return Ok(()) };
+            let Some(Merged { executor, waiting, .. }) = self.merged(of) else { return Ok(None) };
             // Every other command as if somebody waited for it, so that replies are compared as well as states.
             let awaited = |of: &(GroupId, Slot), at| {
                 let asked = |awaited: &Awaited| awaited.waiters.iter().any(|(place, _)| *place == at);
@@ -115,11 +115,15 @@ impl World {
             if of >= self.plan.replicas {
                 self.merges.see(MergeSituation::Joins);
             }
+            if self.turn_is_over() {
+                self.merges.see(MergeSituation::TurnEnds);
+                return Ok(Some(Task::Turns));
+            }
         }
         if self.waits_for(of).is_some_and(|group| self.leader_of(group).is_none()) {
             self.merges.see(MergeSituation::LeaderlessGroup);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The group that all others wait for at a replica, if a batch waits there.
@@ -209,15 +213,20 @@ impl World {
     }
 
     /// The executor goes on from a snapshot that was received for a group.
-    pub(super) fn install_merged(&mut self, of: usize, group: GroupId, info: SnapshotInfo) -> Checked {
+    pub(super) fn install_merged(
+        &mut self,
+        of: usize,
+        group: GroupId,
+        info: SnapshotInfo,
+    ) -> Result<Option<Task>, Violation> {
         let content = self.machines[of].disk.snapshot(group, info.slot).and_then(unsealed);
         let Some(content) = content else {
             // Newer ones have taken its place meanwhile.
             self.line(of, || format!("has no file of slot {} of {group} any more", info.slot));
             self.tell_in_order(of, vec![(group, Event::SnapshotInstalled(None))]);
-            return Ok(());
+            return Ok(None);
         };
-        let Some(merged) = self.merged(of) else { return Ok(()) };
+        let Some(merged) = self.merged(of) else { return Ok(None) };
         let members = member_ids(merged.executor.executor().group());
         let before = merged.executor.executor().cut();
         let restored = merged.executor.restore(group, info, || Ok(&content[..]));
@@ -251,9 +260,9 @@ impl World {
         self.check_state(of, group)?;
         self.check_guest(of)?;
         gone.into_iter().try_for_each(|gone| self.is_gone(of, gone))?;
-        self.execute_turns(of)?;
+        let rest = self.execute_turns(of)?;
         self.tell_in_order(of, events);
-        Ok(())
+        Ok(rest)
     }
 
     /// The executor tells replicas something, after all that it has told before.

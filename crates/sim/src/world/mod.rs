@@ -10,6 +10,7 @@
 //! | `execution.rs` | the executor's work: batches, reads, snapshots |
 //! | `merging.rs` | the same where groups are merged into one order |
 //! | `links.rs` | sessions between replicas |
+//! | `peers.rs` | with whom a node has sessions |
 //! | `identity.rs` | who replicas are to each other; copies of disks |
 //! | `clients.rs` | who asks for what, and what they make of the answers |
 //! | `requests.rs` | what becomes of their questions at replicas |
@@ -55,6 +56,7 @@ mod merging;
 mod operator;
 #[cfg(feature = "kv")]
 mod outage;
+mod peers;
 mod possible;
 #[cfg(feature = "kv")]
 mod requests;
@@ -255,6 +257,8 @@ pub struct World {
     effects: Vec<(GroupId, Effect<Waiter, Question>)>,
     /// When processes die within a burst, apart from the world's own draws.
     deaths: Rng,
+    /// When turns of execution end, apart from the world's own draws.
+    turns: Rng,
 }
 
 /// What came of a run.
@@ -357,6 +361,7 @@ impl World {
             arrivals: Vec::new(),
             effects: Vec::new(),
             deaths: Rng::with_seed(plan.seed ^ 0xdead),
+            turns: Rng::with_seed(plan.seed ^ 0x0_70_25),
             plan,
         }
     }

@@ -137,10 +137,12 @@ impl World {
     /// seen at this replica before.
     pub(super) fn peek(&mut self, of: usize) -> Checked {
         let keys = self.plan.clients.keys;
-        self.coverage.stale_reads += 1;
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        // Within a batch it waits for the rest.
+        let Some(executor) = life.states[FIRST].whole() else { return Ok(()) };
+        self.coverage.stale_reads += 1;
         let op = Op::Get { first: 1, last: keys };
-        let reply = life.executor(FIRST).query(&op.encode(0, 0));
+        let reply = executor.query(&op.encode(0, 0));
         let revision = Answer::decode(&op, &reply).and_then(|answer| answer.revision()).unwrap_or(0);
         let before = std::mem::replace(&mut life.seen_revision, revision);
         demand(revision >= before, Invariant::Monotone, || {

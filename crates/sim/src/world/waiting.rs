@@ -94,10 +94,8 @@ impl World {
     pub(super) fn answer_reads(&mut self, of: usize, at: GroupId) -> Checked {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         let state = &mut life.states[at];
-        if state.reads.is_empty() {
-            return Ok(());
-        }
-        let applied = state.executor().cut().slots;
+        let Some(executor) = state.whole().filter(|_| !state.reads.is_empty()) else { return Ok(()) };
+        let applied = executor.cut().slots;
         let ready = state.reads.reached(|at| match at {
             ReadAt::Slot(slot) => *slot <= applied[0],
             ReadAt::Slots(slots) => slots.iter().zip(&applied).all(|(slot, applied)| slot <= applied),
@@ -122,8 +120,12 @@ impl World {
                     Task::Execute { waiters: of_batch, .. } => {
                         waiters.extend(of_batch.into_iter().map(|(_, waiter)| waiter));
                     }
+                    Task::GoOn(_, part) => {
+                        self.coverage.crashes_within_batches += 1;
+                        waiters.extend(part.into_clients().into_iter().map(|(_, waiter)| waiter));
+                    }
                     Task::Read { questions: confirmed, .. } => questions.extend(confirmed),
-                    Task::Snapshot | Task::Install(_) => {}
+                    Task::Turns | Task::Snapshot | Task::Install(_) => {}
                 }
             }
             questions.extend(state.reads.reached(|_| true));

@@ -44,3 +44,15 @@ fn deadlines_that_are_not_seen_and_files_that_are_not_kept_are_found() {
     let failure = found(HostBug::KeepNoFile, plans()).expect("it is found");
     assert_eq!(failure.violation.invariant, Invariant::Liveness, "{failure}");
 }
+
+/// A node that executes a part of a batch and does something else before the rest is stopped by the executor.
+#[test]
+fn the_rest_of_a_batch_that_comes_too_late_is_refused() {
+    let plans = (0..40).map(|seed| Plan::draw(seed, ProtocolKind::MultiPaxos));
+    let failure = found(HostBug::RestLast, plans).expect("it is found");
+    let said = failure.violation.to_string();
+    assert!(
+        said.contains("a batch is executed whole before anything else is done with the state"),
+        "{failure}"
+    );
+}

@@ -155,7 +155,7 @@ fn every_invariant_holds_on_real_files_that_fail() {
     };
     for &(_, protocol) in ProtocolKind::ALL {
         let mut coverage = Coverage::default();
-        for seed in 0..70 {
+        for seed in 0..80 {
             coverage.add(&run(seed, protocol).coverage);
         }
         let Coverage { logs_repaired, logs_failed, starts_failed, copies_found, wiped, .. } = coverage;

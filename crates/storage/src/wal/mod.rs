@@ -283,8 +283,8 @@ impl Wal {
         for Pending { lsn, group, keep, body } in std::mem::take(&mut self.pending) {
             if let Some(files) = &mut self.files {
                 if !files.active.has_room_for(body.len()) {
-                    // This is synchronously durable before the next segment begins: that the next one has
-                    // begun proves that this one is whole, and a later fsync is of the next file.
+                    // Where anything is synced, a full segment is made durable before the next one begins. So a next
+                    // segment proves the one before whole. A later fsync reaches only the next file.
                     let syncs_states = self.options.durability.syncs_anything();
                     files.active.flush(syncs_states)?;
                     self.begin_segment(lsn)?;
