@@ -38,8 +38,8 @@ use super::{
     synchronisation::{Sight, Waited},
 };
 use crate::{
-    Control, Effect, Effects, Input, LeaderView, Link, Members, Options, Protocol, ReadToken, ReplicaSet,
-    Restart, Role, Route, SlotAcceptor, Status, Threshold,
+    Control, Effect, Effects, Input, LeaderView, Link, Members, Options, Protocol, ReplicaSet, Restart, Role,
+    Route, SlotAcceptor, Status, Threshold,
     acceptor::AcceptedValue,
     batches::{Batches, fitting},
     slot_acceptor::RecordsOf,

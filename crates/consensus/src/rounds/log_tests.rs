@@ -8,7 +8,7 @@ use synod_wire::{Ballots, BatchBuilder, Incarnation, SessionId};
 
 use super::*;
 use crate::{
-    Letter, Message as Any, ProtocolKind, Record,
+    Letter, Message as Any, ProtocolKind, ReadToken, Record,
     rounds::{
         Record as Own,
         planted::{Bug, replaced},

@@ -148,7 +148,7 @@ mod tests {
         let ballot = |round| Ballot { round, replica: ReplicaId(1) };
         let adopts = |round, number, is_first: bool, comes_late: bool| {
             let mut estimates = Estimates::new(3);
-            let mut hold = |estimates: &mut Estimates| {
+            let hold = |estimates: &mut Estimates| {
                 estimates.hold(3, ballot(round), Slot(7), &batch(number)).map(|_| ())
             };
             if !is_first {
