@@ -88,7 +88,7 @@ fn said<'a>(replicas: impl IntoIterator<Item = &'a StatusResponse>) -> Option<St
     (!lines.is_empty()).then(|| lines.join("\n      "))
 }
 
-/// How many of these voters decide, where a replica tells `quorum`. One of a version before 0.3.1 tells 0, and knows
+/// How many of these voters decide, where a replica tells `quorum`. One of a version before 0.3.0 tells 0, and knows
 /// majorities alone.
 pub fn needed(quorum: u32, voters: usize) -> usize {
     if quorum == 0 { voters / 2 + 1 } else { quorum as usize }

@@ -50,7 +50,7 @@ pub enum ConfigError {
         durability: Durability,
         /// The members with which the group would begin.
         members: usize,
-        /// Who decides, such as "more than half of the voters".
+        /// How many members decide.
         needed: Threshold,
         /// The fewest members that survive the loss of one.
         least: usize,

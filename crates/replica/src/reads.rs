@@ -271,8 +271,8 @@ impl Replica {
         }
     }
 
-    /// When this replica asks again for reads that wait for a slot: where nobody leads. A leader that is gone is another
-    /// view, with which everything is asked again.
+    /// When this replica asks again for reads that wait for a slot: where nobody leads. Where a leader is gone, another
+    /// view begins, with which everything is asked again.
     pub(crate) fn confirmed_again_at(&self) -> Option<Time> {
         self.instance.taker_without_leader(self.me)?;
         self.leader_route()?;

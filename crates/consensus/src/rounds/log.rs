@@ -485,7 +485,7 @@ impl RoundsLog {
         if self.own.is_some() { Duration::ZERO } else { now.since(self.since) }
     }
 
-    /// A phase after some that decided nothing does not begin at once: the letters of its first round are there already.
+    /// A phase after some that decided nothing does not go on at once, though the letters of its first round are there.
     fn pause(&self) -> Duration {
         if self.place() == 1 { self.pace.pause() } else { Duration::ZERO }
     }

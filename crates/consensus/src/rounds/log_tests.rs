@@ -556,8 +556,8 @@ fn play_with(seed: u64, rules: &'static Rules, options: Options) -> Result<(), S
     })
 }
 
-/// Plays a run in which members that are not needed to decide fall out one after the other, and do not come back. Nobody
-/// writes any more then: what a read waits for comes all the same, or is not named any more when it is asked for again.
+/// Plays a run in which members that are not needed to decide fall out one after the other, and do not come back.
+/// Nobody writes any more then: what a read waits for comes all the same, or a later read does not name it.
 fn play_to_rest(seed: u64, options: Options) -> Result<(), String> {
     let mut random = Rng::with_seed(seed);
     let least = options.threshold().least(5);

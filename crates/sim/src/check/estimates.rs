@@ -22,8 +22,8 @@ struct Estimated {
 }
 
 impl Estimated {
-    /// An estimate changes with more than two thirds of the members heard. If more than two thirds said one value in that
-    /// round, or in an earlier one, it is the most frequent of those that are heard. The first estimate may be any.
+    /// An estimate changes with more than two thirds of the members heard. If more than two thirds said one value in
+    /// that round, or in an earlier one, it is the most frequent of those that are heard. The first may be any.
     fn follows(&self, slot: Slot, replica: usize) -> Checked {
         let (Some((chosen_in, chosen)), Some(held)) = (&self.chosen, self.held.get(&replica)) else {
             return Ok(());

@@ -28,15 +28,15 @@ impl RoundsLog {
             || self.offers.iter().any(|offer| self.waits(first, offer))
     }
 
-    /// Whether a batch of this replica's clients is to be offered to the others: it is not accepted in a slot from this
-    /// one on, and is not held back.
+    /// Whether a batch of this replica's clients is to be offered to the others: it is not accepted in a slot from
+    /// `from` on, and is not held back.
     pub(super) fn waits(&self, from: Slot, offer: &Batch) -> bool {
         !self.holds(from, offer) && !self.is_held_back(offer)
     }
 
-    /// While this replica lacks slots that others have decided, it does not know whether a batch is in one of these that
-    /// it saw voted for and could not accept. If it went on to offer it, the others would order it in every phase, which
-    /// may be faster than this replica catches up.
+    /// While this replica lacks slots that others have decided, it does not know whether a batch is in one of these, if
+    /// it saw that voted for and could not accept it. If it went on to offer it, the others would order it in every
+    /// phase, which may be faster than this replica catches up.
     pub(super) fn is_held_back(&self, offer: &Batch) -> bool {
         self.slots.decided() < self.decided_by_others() && self.refused.contains(offer)
     }
