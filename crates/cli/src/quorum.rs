@@ -88,10 +88,16 @@ fn said<'a>(replicas: impl IntoIterator<Item = &'a StatusResponse>) -> Option<St
     (!lines.is_empty()).then(|| lines.join("\n      "))
 }
 
+/// How many of these voters decide, where a replica tells `quorum`. One of a version before 0.3.0 tells 0, and knows
+/// majorities alone.
+pub fn needed(quorum: u32, voters: usize) -> usize {
+    if quorum == 0 { voters / 2 + 1 } else { quorum as usize }
+}
+
 /// Whether enough voters are present to decide something.
 fn has_quorum(group: &Group, present: impl Fn(u64) -> bool) -> bool {
     let voters = || group.members.iter().filter(|member| member.votes);
-    voters().filter(|member| present(member.id)).count() > voters().count() / 2
+    voters().filter(|member| present(member.id)).count() >= needed(group.quorum, voters().count())
 }
 
 /// What to write in place of an endpoint without TLS, if it speaks that.
@@ -144,7 +150,7 @@ fn missing_quorum(group: &Group, answers: impl Fn(u64) -> bool) -> Option<String
     Some(format!(
         "there is no quorum: {present} of {all} voters {answer}{who}, and {} have to. Start {}; if that is not possible, see \
          \"A quorum is lost for good\" in docs/operating.md (`synod docs operating`)",
-        all / 2 + 1,
+        needed(group.quorum, all),
         names(false)
     ))
 }
@@ -166,6 +172,20 @@ mod tests {
         assert_eq!(said(&[1, 3]), None);
         let said = said(&[1, 4]).unwrap();
         assert!(said.contains("1 of 3 voters answers (n1), and 2 have to. Start n2, n3;"), "{said}");
+    }
+
+    #[test]
+    fn as_many_voters_are_missed_as_the_group_says() {
+        let member = |id| GroupMember { id, name: format!("n{id}"), votes: true, ..Default::default() };
+        let group = |quorum| Group { members: (1..=4).map(member).collect(), quorum, ..Group::default() };
+        let said = |quorum, present: &[u64]| missing_quorum(&group(quorum), |id| present.contains(&id));
+        assert_eq!((said(3, &[1, 2, 3]), said(0, &[1, 2, 3])), (None, None));
+        assert!(
+            said(4, &[1, 2, 3])
+                .unwrap()
+                .contains("3 of 4 voters answer (n1, n2, n3), and 4 have to. Start n4;")
+        );
+        assert!(said(0, &[1, 2]).unwrap().contains("and 3 have to"), "one of an earlier version");
     }
 
     #[test]

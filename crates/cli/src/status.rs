@@ -15,6 +15,7 @@ use crate::{
     failure::Failure,
     member::members_json,
     output::{self, Bytes, Emphasis, Format},
+    quorum::needed,
     round_trips::RoundTrips,
     threads,
 };
@@ -186,6 +187,7 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
         let (epoch, version) = group.map_or((0, 0), |group| (group.epoch, group.version));
         format!("epoch {epoch}, version {version}")
     });
+    told("Survives", &survives);
     told("Durability", &|status| status.durability.clone());
     let is_tcp = |status: &StatusResponse| matches!(status.transport.as_str(), "" | "tcp");
     if !asked.iter().filter_map(|asked| asked.answer.as_ref().ok()).all(is_tcp) {
@@ -313,6 +315,17 @@ fn ordering(status: &StatusResponse) -> String {
     let dissemination =
         if dissemination.is_empty() { String::new() } else { format!(", dissemination {dissemination}") };
     format!("{protocol}, election {election}{dissemination}")
+}
+
+/// How many voters may be missing while the others decide. Of several groups, it is said of the first.
+fn survives(status: &StatusResponse) -> String {
+    let members = status.group.iter().flat_map(|group| &group.members);
+    let voters = members.filter(|member| member.votes).count();
+    let quorum = status.group.as_ref().map_or(0, |group| group.quorum);
+    match voters.saturating_sub(needed(quorum, voters)) {
+        0 => format!("the loss of none of {voters} voters"),
+        spare => format!("the loss of {spare} of {voters} voters"),
+    }
 }
 
 /// What replicas say: once if they agree, and otherwise each value with the names of the replicas that say it.
@@ -467,7 +480,7 @@ pub fn own_troubles<'a>(replicas: impl IntoIterator<Item = &'a StatusResponse>) 
     told.into_iter().map(|(text, names)| format!("{names}: {text}")).collect()
 }
 
-/// That the voters of a group which have not lost their logs are no majority. `count`: the number of groups.
+/// That the voters of a group which have not lost their logs are no quorum. `count`: the number of groups.
 fn lost_memory(answered: &[&StatusResponse], number: usize, count: usize) -> Option<String> {
     // A replica of an earlier version tells nothing of its groups but this.
     let lost = |status: &&&StatusResponse| match status.groups.get(number) {
@@ -487,14 +500,18 @@ fn lost_memory(answered: &[&StatusResponse], number: usize, count: usize) -> Opt
     let lost = answered.iter().filter(lost).map(|status| status.name.as_str());
     let lost: Vec<&str> = lost.filter(|name| voters.contains(name)).collect();
     let left = voters.len() - lost.len();
-    if left > voters.len() / 2 || lost.is_empty() {
+    let quorum = match newest.groups.get(number) {
+        Some(group) => group.quorum,
+        None => newest.group.as_ref().map_or(0, |group| group.quorum),
+    };
+    if left >= needed(quorum, voters.len()) || lost.is_empty() {
         return None;
     }
     let of_group = if count > 1 { format!(" of group {number}") } else { String::new() };
     let outlook = if lost.len() > left {
         "and wait for each other: none of them votes again by itself"
     } else {
-        "and the others are no majority: none of them votes again by itself, unless a leader is left"
+        "and the others are too few to decide: none of them votes again by itself, unless a leader is left"
     };
     let (lost, names) = (lost.len(), lost.join(", "));
     Some(format!(
@@ -552,6 +569,7 @@ fn to_json(asked: &Asked, newest: u64, times: &RoundTrips<'_>) -> Value {
             "placement": group.placement,
             "voters": group.voters,
             "without_memory": group.without_memory,
+            "quorum": group.quorum,
             "position": group.position.checked_sub(1),
             "waited_for_ms": group.waited_for_ms,
             "db_bytes": group.db_size,
@@ -597,6 +615,7 @@ fn to_json(asked: &Asked, newest: u64, times: &RoundTrips<'_>) -> Value {
         "without_memory": status.without_memory,
         "troubles": status.troubles,
         "waits_for": status.waits_for,
+        "quorum": group.map_or(0, |group| group.quorum),
         "groups": groups.collect::<Vec<_>>(),
     })
 }

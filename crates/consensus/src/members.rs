@@ -1,6 +1,6 @@
 //! Which replicas vote, and which sets of them are a quorum.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use synod_wire::ReplicaId;
 
@@ -28,6 +28,30 @@ impl Threshold {
             Threshold::Majority => of / 2 + 1,
             Threshold::TwoThirds => 2 * of / 3 + 1,
         }
+    }
+
+    /// How many members of a group of this many may be missing while the others decide.
+    #[must_use]
+    pub fn spare(self, of: usize) -> usize {
+        of - self.least(of).min(of)
+    }
+
+    /// The fewest members of which this many may be missing.
+    #[must_use]
+    pub fn members_for(self, missing: usize) -> usize {
+        match self {
+            Threshold::Majority => 2 * missing + 1,
+            Threshold::TwoThirds => 3 * missing + 1,
+        }
+    }
+}
+
+impl fmt::Display for Threshold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Threshold::Majority => "more than half of the voters",
+            Threshold::TwoThirds => "more than two thirds of the voters",
+        })
     }
 }
 
@@ -431,6 +455,24 @@ mod tests {
         match threshold {
             Threshold::Majority => 2 * these > all,
             Threshold::TwoThirds => 3 * these > 2 * all,
+        }
+    }
+
+    #[test]
+    fn as_many_may_be_missing_as_leave_a_quorum() {
+        for threshold in THRESHOLDS {
+            for of in 1..20 {
+                let quorum = |missing: usize| suffices(threshold, (1 << of) - 1, (1 << (of - missing)) - 1);
+                let spare = threshold.spare(of);
+                assert!(quorum(spare) && !quorum(spare + 1), "{threshold:?} {of}");
+            }
+            for missing in 0..6 {
+                let least = threshold.members_for(missing);
+                assert_eq!(
+                    (threshold.spare(least), threshold.spare(least - 1)),
+                    (missing, missing.saturating_sub(1))
+                );
+            }
         }
     }
 

@@ -219,6 +219,15 @@ impl SlotAcceptor {
         self.acceptor.last()
     }
 
+    /// The last slot in which something was accepted here, or that of the delivered prefix. Others may have accepted in
+    /// later ones.
+    #[must_use]
+    pub fn last_accepted(&self) -> Slot {
+        let decided = self.decided();
+        let undelivered = (decided.0 + 1..=self.last().0).rev().map(Slot);
+        { undelivered }.find(|slot| self.accepted(*slot).is_some()).unwrap_or(decided)
+    }
+
     /// What was accepted from a slot on, and is not delivered: each slot with the ballot, the batch, and the record
     /// that holds them.
     pub fn accepted_from(&self, first: Slot) -> impl Iterator<Item = (Slot, Ballot, &Batch, Lsn)> {

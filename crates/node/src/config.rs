@@ -257,8 +257,10 @@ impl Config {
         if let Some(&id) = ids.iter().find(|id| id.0 == 0 || id.0 > synod_wire::REPLICA_ID_MAX) {
             return Err(ConfigError::Id(id));
         }
-        if ids.len() == 2 && !self.durability.keeps_promises(Ending::Process) {
-            return Err(ConfigError::TwoThatForget(self.durability));
+        let (members, needed) = (ids.len(), self.settings.consensus.threshold());
+        if members > 1 && needed.spare(members) == 0 && !self.durability.keeps_promises(Ending::Process) {
+            let (durability, least) = (self.durability, needed.members_for(1));
+            return Err(ConfigError::AllAreNeeded { durability, members, needed, least });
         }
         Ok(())
     }
@@ -309,6 +311,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use synod_consensus::{Overrides, ProtocolKind};
+
     use super::*;
 
     #[test]
@@ -322,6 +326,35 @@ mod tests {
         for third in ["host:2", "https://Host:2/"] {
             let (one, other, address) = ("two".into(), "three".into(), "host:2".into());
             assert_eq!(with(third), Err(ConfigError::SameAddress { one, other, address }));
+        }
+    }
+
+    /// One that starts again without its log needs a quorum of the others, to have a vote again.
+    #[test]
+    fn a_group_in_which_all_are_needed_is_refused_where_a_restart_forgets() {
+        let with = |durability, options: &str, members: u64| {
+            let member = |id| MemberAddress::new(ReplicaId(id), format!("n{id}"), format!("host{id}:1"));
+            let members = (1..=members).map(member).collect();
+            let mut config = Config::new(ClusterId(7), ReplicaId(1), members, PathBuf::new());
+            config.settings.consensus.protocol = ProtocolKind::Rounds;
+            options.parse::<Overrides>().expect(options).apply(&mut config.settings.consensus);
+            config.durability = durability;
+            config.check_members().map_err(|error| error.to_string())
+        };
+        let thirds = "algorithm=one-third-rule";
+        assert_eq!(
+            with(Durability::Memory, thirds, 3).unwrap_err(),
+            "with durability memory, a group of 3 could never go on without one of them, since more than two thirds of the \
+             voters decide; use 4 members or more, or durability sync"
+        );
+        assert!(with(Durability::Memory, "", 2).unwrap_err().contains("use 3 members or more"));
+        for (durability, options, members) in [
+            (Durability::Sync, thirds, 3),
+            (Durability::Memory, thirds, 4),
+            (Durability::Memory, thirds, 1),
+            (Durability::Memory, "", 3),
+        ] {
+            assert_eq!(with(durability, options, members), Ok(()), "{durability} {options} {members}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-use synod_consensus::{CombinationError, MEMBERS_MAX, OptionError};
+use synod_consensus::{CombinationError, MEMBERS_MAX, OptionError, Threshold};
 use synod_replica::{LimitError, Refusal, RequestError};
 use synod_storage::{Damage, Durability, Loss, StorageError};
 use synod_wire::{
@@ -40,9 +40,21 @@ pub enum ConfigError {
     /// Protocol, election, dissemination and durability do not go together.
     #[error(transparent)]
     Combination(#[from] CombinationError),
-    /// Each of two replicas would need what the other one forgets.
-    #[error("with durability {0}, a group of 2 could never go on without one of them; use 3")]
-    TwoThatForget(Durability),
+    /// All members are needed to decide, so each would need what another one forgets.
+    #[error(
+        "with durability {durability}, a group of {members} could never go on without one of them, since {needed} decide; \
+         use {least} members or more, or durability sync"
+    )]
+    AllAreNeeded {
+        /// For which records a replica waits for its disk.
+        durability: Durability,
+        /// The members with which the group would begin.
+        members: usize,
+        /// How many members decide.
+        needed: Threshold,
+        /// The fewest members that survive the loss of one.
+        least: usize,
+    },
     /// A replica has at least one group, and a bounded number of them.
     #[error("{0} groups; there can be 1 to {GROUPS_MAX}")]
     Groups(usize),

@@ -10,7 +10,7 @@
 //! there. Fingerprints are kept for all of the last [`DENSE`] slots, for the even ones among twice as many,
 //! for those that 4 divides among four times as many, and so on; so of two replicas the one that is ahead
 //! finds a slot that both know. Nothing that a replica with another fingerprint says counts here any more;
-//! and a replica that no majority of voters may still agree with must stop ([`Fork::alone`]).
+//! and a replica that no quorum of voters may still agree with must stop ([`Fork::alone`]).
 //!
 //! A log does not say how far it was decided, so a replica keeps a note of that beside it, with some
 //! fingerprints ([`Replica::reached`]). The next life tells them to its peers as if it had come that far, and
@@ -77,7 +77,7 @@ pub struct Fork {
     pub ours: u64,
     /// The fingerprint of the other replica there.
     pub theirs: u64,
-    /// Whether the voters that may agree with this replica, including itself, are no majority: then it must stop.
+    /// Whether the voters that may agree with this replica, including itself, are no quorum: then it must stop.
     pub alone: bool,
 }
 
@@ -445,7 +445,7 @@ impl Replica {
         self.forks.found.insert(from, fork);
         let voters = self.group.voters().count();
         let differing = self.group.voters().filter(|&id| self.differs(id)).count();
-        let alone = differing * 2 >= voters;
+        let alone = voters - differing < self.group.threshold().least(voters);
         if found.is_none() {
             actions.push(self.history_for(from));
         }

@@ -5,7 +5,7 @@
 //! under way share the next one.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -24,6 +24,8 @@ const REMOTE_MAX: usize = 1024;
 #[derive(Debug)]
 struct Round {
     reads: Vec<(ReadId, Time)>,
+    /// Those of them that were confirmed before, and still wait for their slot.
+    confirmed: BTreeSet<ReadId>,
     asked: Time,
 }
 
@@ -57,6 +59,8 @@ pub struct Reads {
     rounds: BTreeMap<u64, Round>,
     /// The reads whose question was answered, but whose slot this replica does not have yet.
     confirmed: Vec<(Slot, ReadId, Time)>,
+    /// When a question was last asked for these.
+    confirmed_asked: Time,
     /// The questions of other replicas that the protocol here has to answer, by the tokens that it was given.
     remote: BTreeMap<u64, Remote>,
     last_token: u64,
@@ -70,6 +74,7 @@ impl Reads {
             waiting: VecDeque::new(),
             rounds: BTreeMap::new(),
             confirmed: Vec::new(),
+            confirmed_asked: Time::ZERO,
             remote: BTreeMap::new(),
             last_token: incarnation.0 << 32,
         }
@@ -98,7 +103,31 @@ impl Reads {
         }
         let token = self.token();
         let reads = self.waiting.drain(..).collect();
-        self.rounds.insert(token, Round { reads, asked: now });
+        self.rounds.insert(token, Round { reads, confirmed: BTreeSet::new(), asked: now });
+        Some(ReadToken(token))
+    }
+
+    /// When reads that were confirmed have waited for their slot for so long that it may never come, unless enough
+    /// questions are under way.
+    pub fn confirmed_again_at(&self, retry: Duration) -> Option<Time> {
+        let oldest = self.confirmed.iter().map(|(_, _, began)| *began).min()?;
+        (self.rounds.len() < ROUNDS_MAX).then_some(oldest.max(self.confirmed_asked) + retry)
+    }
+
+    /// Begins another question for the reads that are confirmed, if it is due. Where nobody leads, a member of a quorum
+    /// may name a slot that it alone accepted, and lose that with its memory: then nothing is decided there until
+    /// somebody writes.
+    ///
+    /// Each of the two answers covers what was acknowledged before the read began, so the lower slot will do. A read so
+    /// never waits for more than at first, however often the question is asked.
+    pub fn ask_for_confirmed(&mut self, now: Time, retry: Duration) -> Option<ReadToken> {
+        if self.confirmed_again_at(retry).is_none_or(|at| now < at) {
+            return None;
+        }
+        let token = self.token();
+        let confirmed = self.confirmed.iter().map(|(_, read, _)| *read).collect();
+        self.rounds.insert(token, Round { reads: Vec::new(), confirmed, asked: now });
+        self.confirmed_asked = now;
         Some(ReadToken(token))
     }
 
@@ -138,9 +167,11 @@ impl Reads {
 
     /// Records that a question is answered: its reads may go on as soon as this replica has the slot.
     pub fn answered(&mut self, token: u64, slot: Slot) {
-        let round = self.rounds.remove(&token);
-        let reads = round.into_iter().flat_map(|round| round.reads);
-        self.confirmed.extend(reads.map(|(read, began)| (slot, read, began)));
+        let Some(round) = self.rounds.remove(&token) else { return };
+        for (waits_for, _, _) in self.confirmed.iter_mut().filter(|(_, id, _)| round.confirmed.contains(id)) {
+            *waits_for = slot.min(*waits_for);
+        }
+        self.confirmed.extend(round.reads.into_iter().map(|(read, began)| (slot, read, began)));
     }
 
     /// The oldest question that is not answered.
@@ -217,7 +248,7 @@ impl Reads {
         self.waiting.retain(&mut keep);
         self.rounds.values_mut().for_each(|round| round.reads.retain(&mut keep));
         self.confirmed.retain(|&(_, read, began)| keep(&(read, began)));
-        self.rounds.retain(|_, round| !round.reads.is_empty());
+        self.rounds.retain(|_, round| !round.reads.is_empty() || !round.confirmed.is_empty());
         expired
     }
 }
@@ -229,13 +260,23 @@ impl Replica {
             self.reads.ask_again();
         }
         let Some(route) = self.leader_route() else { return };
-        if let Some(token) = self.reads.ask(now) {
+        let confirmed =
+            self.confirmed_again_at().and_then(|_| self.reads.ask_for_confirmed(now, self.forward_retry()));
+        for token in self.reads.ask(now).into_iter().chain(confirmed) {
             if route.to == self.me {
                 self.input(now, Input::Control(Control::ReadIndex(token)), actions);
             } else {
                 self.send_on(route, Routed::ReadIndex { token: token.0 }, actions);
             }
         }
+    }
+
+    /// When this replica asks again for reads that wait for a slot: where nobody leads. Where a leader is gone, another
+    /// view begins, with which everything is asked again.
+    pub(crate) fn confirmed_again_at(&self) -> Option<Time> {
+        self.instance.taker_without_leader(self.me)?;
+        self.leader_route()?;
+        self.reads.confirmed_again_at(self.forward_retry())
     }
 
     /// The protocol answers a question.
@@ -323,6 +364,25 @@ mod tests {
         let token = reads.ask(at(6)).unwrap();
         reads.answered(token.0, Slot(6));
         assert_eq!(reads.ready(Slot(6)), [(ReadId(3), Slot(6)), (ReadId(4), Slot(6))]);
+    }
+
+    /// The slot that was named is never decided: the member that had accepted something there lost it in a crash.
+    #[test]
+    fn what_was_confirmed_is_asked_again_and_waits_for_the_lower_slot() {
+        let retry = Duration::from_millis(10);
+        let (mut reads, second) = in_every_stage();
+        assert_eq!(reads.confirmed_again_at(retry), Some(at(11)));
+        assert_eq!(reads.ask_for_confirmed(at(10), retry), None);
+        let again = reads.ask_for_confirmed(at(11), retry).unwrap();
+        assert_eq!((reads.confirmed_again_at(retry), reads.len()), (None, 4), "two questions are under way");
+        reads.answered(second.0, Slot(7));
+        reads.answered(again.0, Slot(4));
+        assert_eq!(reads.ready(Slot(4)), [(ReadId(1), Slot(4)), (ReadId(2), Slot(4))]);
+        // Read 3 was confirmed after that question. A higher slot makes no read wait for more.
+        let later = reads.ask_for_confirmed(at(21), retry).unwrap();
+        reads.answered(later.0, Slot(70));
+        assert_eq!(reads.ready(Slot(7)), [(ReadId(3), Slot(7))]);
+        assert_eq!(reads.confirmed_again_at(retry), None);
     }
 
     #[test]

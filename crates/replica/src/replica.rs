@@ -602,6 +602,7 @@ impl Replica {
             remote.map(|oldest| oldest + timeout),
             leaderless.map(|(own, from)| from.max(own + self.settings.leaderless_timeout())),
             self.reads.retry_at(self.forward_retry()),
+            self.confirmed_again_at(),
             catches_up.then(|| self.catch_up.deadline(&self.pace())).flatten(),
             self.progress_at(),
             self.follow_at(),

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use synod_consensus::{Combination, CombinationError, ElectionKind, Overrides, ProtocolKind};
+use synod_consensus::{Combination, CombinationError, ElectionKind, Overrides, ProtocolKind, Threshold};
 use synod_node::{MemberAddress, Merging, Threads};
 use synod_replica::{Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, Settings};
 use synod_server::{Address, At, Auth, KeepAlive, Speaks, TokenKind, node::Joining, urls};
@@ -113,7 +113,8 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     }
     let durability = durability(args)?;
     check_combination(&args.tuning, durability)?;
-    warnings.extend(too_few_for(durability, members.len()));
+    let needed = settings(&args.tuning).consensus.threshold();
+    warnings.extend(too_few_for(durability, needed, members.len()));
     let (upkeep, check_at_start) = match super::etcd::upkeep::config(&args.etcd) {
         Ok(upkeep) => upkeep,
         Err(why) => return wrong("auto-compaction-retention", &args.etcd.auto_compaction_retention, why),
@@ -180,13 +181,14 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
 }
 
 /// A warning if a cluster that begins with this many replicas is too small for what this durability loses.
-fn too_few_for(durability: Durability, replicas: usize) -> Option<String> {
+fn too_few_for(durability: Durability, needed: Threshold, replicas: usize) -> Option<String> {
     match replicas {
         1 if !durability.keeps_votes(Ending::Process) => {
             Some(format!("one replica with --durability {durability} keeps nothing over a restart"))
         }
-        2 if !durability.keeps_votes(Ending::Machine) => Some(format!(
-            "two replicas with --durability {durability} do not go on after one machine went down; use 3, or sync"
+        2.. if needed.spare(replicas) == 0 && !durability.keeps_votes(Ending::Machine) => Some(format!(
+            "{replicas} replicas with --durability {durability} do not go on after one machine went down; use {}, or sync",
+            needed.members_for(1)
         )),
         _ => None,
     }
@@ -731,6 +733,9 @@ mod tests {
         let checked =
             super::tests::checked("--listen-client-urls http://0.0.0.0:2379 --durability memory").unwrap();
         assert_eq!(checked.warnings.len(), 2, "{:?}", checked.warnings);
+        assert_eq!(too_few_for(Durability::Async, Threshold::Majority, 3), None);
+        let warned = too_few_for(Durability::Async, Threshold::TwoThirds, 3).unwrap();
+        assert!(warned.starts_with("3 replicas with") && warned.ends_with("; use 4, or sync"), "{warned}");
     }
 
     #[test]

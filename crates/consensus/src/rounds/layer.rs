@@ -198,8 +198,13 @@ impl<A: Algorithm> Layer<A> {
         if self.since.is_none() {
             return false;
         }
-        let waited =
-            Waited { elapsed, next_seen: self.next_seen, alive: self.alive(now), suspected: self.suspected };
+        let waited = Waited {
+            elapsed,
+            least: Duration::ZERO,
+            next_seen: self.next_seen,
+            alive: self.alive(now),
+            suspected: self.suspected,
+        };
         let is_over = self.synchronisation.is_over(&self.sight(), &waited);
         if is_over {
             self.end();

@@ -18,6 +18,8 @@
 //! Nothing is said before it is durable: a phase is promised before any letter of it leaves, and a restart goes on in a
 //! later one. A replica that lost its log says nothing more in its epoch, not even an empty letter.
 
+mod reads;
+mod rest;
 mod thirds;
 
 use std::{
@@ -27,6 +29,7 @@ use std::{
 
 use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
+use self::reads::Read;
 use super::{
     Message, Round, RoundsAlgorithm, Synchronisation,
     pace::Pace,
@@ -35,8 +38,8 @@ use super::{
     synchronisation::{Sight, Waited},
 };
 use crate::{
-    Control, Effect, Effects, Input, LeaderView, Link, Members, Options, Protocol, ReadToken, ReplicaSet,
-    Restart, Role, Route, SlotAcceptor, Status, Threshold,
+    Control, Effect, Effects, Input, LeaderView, Link, Members, Options, Protocol, ReplicaSet, Restart, Role,
+    Route, SlotAcceptor, Status, Threshold,
     acceptor::AcceptedValue,
     batches::{Batches, fitting},
     slot_acceptor::RecordsOf,
@@ -44,17 +47,6 @@ use crate::{
 
 /// Bytes that an accepted value takes in an estimate besides those of its batch.
 const ACCEPTED_OVERHEAD_BYTES: usize = 32;
-/// The most reads that wait; the client of the oldest has given up long ago.
-const READS_MAX: usize = 4096;
-
-/// A read that waits for a quorum.
-#[derive(Clone, Debug)]
-struct Read {
-    number: u64,
-    token: ReadToken,
-    told: ReplicaSet,
-    last: Slot,
-}
 
 /// One replica.
 #[derive(Clone, Debug)]
@@ -66,6 +58,8 @@ pub struct RoundsLog {
     rounds: u64,
     /// Batches of this replica's clients that are not delivered.
     offers: VecDeque<Batch>,
+    /// Those that were voted for in slots which are too far ahead for this replica: the others order them.
+    refused: Vec<Batch>,
     /// What was delivered through this slot does not wait any more.
     dropped_through: Slot,
     round: Round,
@@ -81,9 +75,13 @@ pub struct RoundsLog {
     received: BTreeMap<Round, BTreeMap<ReplicaId, Message>>,
     heard_before: ReplicaSet,
     heard_at: BTreeMap<ReplicaId, Time>,
+    /// The members of which a letter came in this phase, if one of an earlier round.
+    spoke: ReplicaSet,
     /// The members to which there is no session, and those that have spoken in the session that there is.
     down: ReplicaSet,
     there: ReplicaSet,
+    /// Slots through which the members know all to be decided, as they said in the session that there is.
+    tells_decided: BTreeMap<ReplicaId, Slot>,
     /// Where commands go.
     route: Route,
     /// What was sent in this round, for a session that begins; and the own letter, which counts once it is durable.
@@ -128,6 +126,7 @@ impl RoundsLog {
             rules,
             rounds,
             offers: VecDeque::new(),
+            refused: Vec::new(),
             dropped_through: slots_decided,
             round,
             coordinator: None,
@@ -139,8 +138,10 @@ impl RoundsLog {
             received: BTreeMap::new(),
             heard_before: ReplicaSet::default(),
             heard_at: BTreeMap::new(),
+            spoke: ReplicaSet::default(),
             down: ReplicaSet::default(),
             there: ReplicaSet::default(),
+            tells_decided: BTreeMap::new(),
             route: Route::Nowhere,
             said: Vec::new(),
             said_after: Lsn::ZERO,
@@ -215,26 +216,6 @@ impl RoundsLog {
 
     fn is_mute(&self) -> bool {
         !self.rules.may_speak(self.slots.role() == Role::Recovering)
-    }
-
-    /// Whether something is still to be ordered, as far as this replica knows. What others know to be decided is
-    /// fetched from them, and no round helps with that.
-    fn is_busy(&self) -> bool {
-        self.slots.last() > self.slots.status().decided_elsewhere
-            || self.offers.iter().any(|offer| !self.holds(Slot::ZERO, offer))
-    }
-
-    /// The same, without what the letters of this phase see to.
-    fn has_more(&self) -> bool {
-        let Some((first, last, _)) = self.accepted else { return self.is_busy() };
-        self.slots.last() > last
-            || self.slots.status().decided_elsewhere.next() < first
-            || self.offers.iter().any(|offer| !self.holds(first, offer))
-    }
-
-    /// Whether a batch is accepted in a slot from this one on, and not delivered.
-    fn holds(&self, from: Slot, batch: &Batch) -> bool {
-        self.slots.accepted_from(from).any(|(_, _, held, _)| held == batch)
     }
 
     // Sending.
@@ -323,7 +304,7 @@ impl RoundsLog {
             accepted.push(AcceptedValue { slot, ballot, batch: batch.clone() });
             after = after.max(lsn);
         }
-        let waits = |offer: &&Batch| !self.holds(decided.next(), offer);
+        let waits = |offer: &&Batch| self.waits(decided.next(), offer);
         let mut offers: Vec<Batch> = self.offers.iter().filter(waits).cloned().collect();
         // One always leaves, unless something leaves before it.
         let room = bytes_max.saturating_sub(bytes);
@@ -357,23 +338,15 @@ impl RoundsLog {
             return self.reroute(effects);
         }
         match *message {
-            Message::Ask { life, number } => {
-                let last = self.rules.read_through(self.slots.last(), self.slots.decided());
-                effects.send(from, Message::Told { life, number, last }, Lsn::ZERO);
-                return;
-            }
-            Message::Told { life, number, last } => {
-                if self.rules.is_own_question(life, self.life) {
-                    self.told(from, number, last, effects);
-                }
-                return;
-            }
+            Message::Ask { life, number } => return self.asked(from, life, number, effects),
+            Message::Told { life, number, last } => return self.told(from, life, number, last, effects),
             _ => {}
         }
         let Some(round) = message.round(self.rounds) else { return };
         self.heard_at.insert(from, now);
+        self.spoke = self.spoke.union(self.members().only(from));
         message.delay().into_iter().for_each(|(phase, micros)| self.pace.hear(phase, micros));
-        self.note_decided(round, message.decided(), effects);
+        self.note_decided(from, round, message.decided(), effects);
         if let Message::Acknowledgement { ballot, first, last, .. } = *message {
             // A vote counts whenever it comes. One of what is decided, or far ahead, costs nothing.
             let (least, ahead_max) = (self.slots.decided().next(), self.slots.options().accept_ahead_max());
@@ -419,20 +392,12 @@ impl RoundsLog {
         }
     }
 
-    /// The sender of a letter knows slots through this one to be decided, in its phase or in earlier ones. Where this
-    /// replica accepted in a phase as late, it accepted what was decided. With OneThirdRule it may have another
-    /// estimate.
-    fn note_decided(&mut self, round: Round, decided: Slot, effects: &mut Effects) {
-        let promised = self.slots.promised().0;
-        let holds = round.phase(self.rounds) <= promised.round && !self.is_one_third_rule();
-        let ballot = if holds { promised } else { Ballot::ZERO };
-        self.slots.decide_through(decided, ballot, effects);
-    }
-
     // Sessions.
 
-    fn link(&mut self, peer: ReplicaId, link: Link, effects: &mut Effects) {
+    fn link(&mut self, now: Time, peer: ReplicaId, link: Link, effects: &mut Effects) {
         let others = self.members().those(|id| id != peer);
+        // It may be gone, or another life that knows less.
+        self.tells_decided.remove(&peer);
         self.there = self.there.intersection(others);
         if link.begins_again() {
             self.down = self.down.intersection(others);
@@ -449,6 +414,9 @@ impl RoundsLog {
             }
         }
         self.reroute(effects);
+        if self.is_busy() {
+            self.begin_if_resting(now, effects);
+        }
     }
 
     /// A replica takes commands while it has sessions to a quorum. One without memory sends them to another, if it
@@ -504,6 +472,7 @@ impl RoundsLog {
         let sight = self.sight();
         let waited = Waited {
             elapsed: self.elapsed(now),
+            least: self.pause(),
             next_seen: self.next_seen,
             alive: self.alive(now),
             suspected: ReplicaSet::default(),
@@ -514,6 +483,11 @@ impl RoundsLog {
     /// A round lasts from when its own letters have left: what the disk takes is no part of a time-out.
     fn elapsed(&self, now: Time) -> Duration {
         if self.own.is_some() { Duration::ZERO } else { now.since(self.since) }
+    }
+
+    /// A phase after some that decided nothing does not go on at once, though the letters of its first round are there.
+    fn pause(&self) -> Duration {
+        if self.place() == 1 { self.pace.pause() } else { Duration::ZERO }
     }
 
     fn synchronisation(&self) -> Synchronisation {
@@ -552,15 +526,13 @@ impl RoundsLog {
         self.drop_delivered(effects);
         let is_needed = self.is_busy() || self.rests_last_busy();
         if self.place() == 1 {
-            self.pace.begins(self.phase(), self.slots.decided(), is_needed);
+            let hears_enough =
+                self.members().is_quorum_of(self.threshold(), self.spoke.union(self.heard_before));
+            self.pace.begins(self.phase(), self.decided_by_others(), is_needed, hears_enough);
+            self.spoke = self.members().only(self.me());
         }
         self.rests = self.place() == 1 && !is_needed && !self.received.contains_key(&self.round);
         self.since = now;
-    }
-
-    /// Whether a letter of the round before this one said that something is still to be ordered.
-    fn rests_last_busy(&self) -> bool {
-        self.received.range(..self.round).any(|(_, letters)| letters.values().any(Message::is_busy))
     }
 
     fn transition(&mut self, effects: &mut Effects) {
@@ -692,50 +664,20 @@ impl RoundsLog {
         if *ballot != self.ballot() || self.slots.promised().0 != *ballot {
             return;
         }
-        for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
-            let Some(lsn) = self.slots.accept(slot, batch, effects) else { break };
+        for (place, (slot, batch)) in (first.0..).map(Slot).zip(batches.iter()).enumerate() {
+            let Some(lsn) = self.slots.accept(slot, batch, effects) else {
+                batches.iter().skip(place).for_each(|batch| self.refuse(batch));
+                break;
+            };
             // A slot that was learned before has an older record than those before it.
             let (from, latest) = self.accepted.map_or((slot, lsn), |(from, _, latest)| (from, latest));
             self.accepted = Some((from, slot, lsn.max(latest)));
         }
     }
 
-    // Reads.
-
-    /// What is decided was accepted by a majority, and one of any majority says so: a read waits for the highest slot
-    /// in which any of these accepted something, and not only for what is known to be decided.
-    fn read_index(&mut self, now: Time, token: ReadToken, effects: &mut Effects) {
-        if self.is_mute() || self.reads.len() >= READS_MAX {
-            effects.push(Effect::ReadIndex { token, slot: None });
-            return;
-        }
-        self.reads_asked += 1;
-        let number = self.reads_asked;
-        self.reads.push_back(Read { number, token, told: ReplicaSet::default(), last: Slot::ZERO });
-        self.asked_at = now;
-        effects.send(self.members().to_peers(), self.ask(number), Lsn::ZERO);
-        let last = self.rules.read_through(self.slots.last(), self.slots.decided());
-        self.told(self.me(), number, last, effects);
-    }
-
-    fn ask(&self, number: u64) -> Message {
-        Message::Ask { life: self.life, number }
-    }
-
-    fn told(&mut self, from: ReplicaId, number: u64, last: Slot, effects: &mut Effects) {
-        let members = self.slots.members();
-        let Some(at) = self.reads.iter().position(|read| read.number == number) else { return };
-        let read = &mut self.reads[at];
-        (read.told, read.last) = (read.told.union(members.only(from)), read.last.max(last));
-        if members.is_quorum(read.told) {
-            effects.push(Effect::ReadIndex { token: read.token, slot: Some(read.last) });
-            self.reads.remove(at);
-        }
-    }
-
     // Time.
 
-    fn wakes_at(&self) -> Time {
+    fn wakes_at(&self, now: Time) -> Time {
         if self.is_mute() {
             return Time::NEVER;
         }
@@ -744,20 +686,15 @@ impl RoundsLog {
             Synchronisation::Full { round } => round,
             _ => unreachable!("a log runs in swift rounds or in timed ones"),
         };
-        let ends = self.since + lasts;
-        let asks = self.asked_at + self.slots.options().retransmit_after;
+        let pause = self.pause();
+        let ends = self.since + if self.elapsed(now) < pause { pause.min(lasts) } else { lasts };
         let rounds = if self.rests || self.own.is_some() { Time::NEVER } else { ends };
-        rounds.min(if self.reads.is_empty() { Time::NEVER } else { asks })
+        rounds.min(self.asks_again_at())
     }
 
     fn on_timer(&mut self, now: Time, effects: &mut Effects) {
         self.go_on(now, effects);
-        if !self.reads.is_empty() && now >= self.asked_at + self.slots.options().retransmit_after {
-            self.asked_at = now;
-            for read in &self.reads {
-                effects.send(self.members().to_peers(), self.ask(read.number), Lsn::ZERO);
-            }
-        }
+        self.ask_again(now, effects);
     }
 
     /// Batches that were delivered wait no more. A letter that still named them would have them ordered again.
@@ -806,7 +743,7 @@ impl Protocol for RoundsLog {
                 self.slots.durable(lsn, effects);
                 self.hear_own(now, effects);
             }
-            Input::Link { peer, link } => self.link(peer, link, effects),
+            Input::Link { peer, link } => self.link(now, peer, link, effects),
             Input::Timer => self.on_timer(now, effects),
             Input::Control(Control::ReadIndex(token)) => self.read_index(now, token, effects),
             Input::Control(control) => {
@@ -843,8 +780,8 @@ impl Protocol for RoundsLog {
         self.slots.options()
     }
 
-    fn flush(&mut self, _: Time, effects: &mut Effects) {
-        effects.push(Effect::Deadline(self.wakes_at()));
+    fn flush(&mut self, now: Time, effects: &mut Effects) {
+        effects.push(Effect::Deadline(self.wakes_at(now)));
     }
 
     fn room(&self) -> usize {

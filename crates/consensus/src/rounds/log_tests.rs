@@ -8,7 +8,7 @@ use synod_wire::{Ballots, BatchBuilder, Incarnation, SessionId};
 
 use super::*;
 use crate::{
-    Letter, Message as Any, ProtocolKind, Record,
+    Letter, Message as Any, ProtocolKind, ReadToken, Record,
     rounds::{
         Record as Own,
         planted::{Bug, replaced},
@@ -63,6 +63,8 @@ struct World {
     said: BTreeMap<(usize, u64, u8, ReplicaId), Any>,
     messages: u64,
     answered: u64,
+    /// The answers to reads: when, to whom, and the slot.
+    named: Vec<(u64, usize, Slot)>,
     /// When the last slot was first delivered, and the longest time between two.
     delivered_at: u64,
     gap: u64,
@@ -122,6 +124,7 @@ impl World {
             said: BTreeMap::new(),
             messages: 0,
             answered: 0,
+            named: Vec::new(),
             delivered_at: 0,
             gap: 0,
         };
@@ -148,9 +151,22 @@ impl World {
             RoundsLog::start(self.options.clone(), members, &restart, self.rules, now, &mut node.effects);
         node.protocol = Some(Box::new(protocol));
         self.carry_out(me);
+        self.link(me, Link::Up);
+        let others: Vec<usize> =
+            (0..self.nodes.len()).filter(|it| self.nodes[*it].protocol.is_none()).collect();
+        for other in others {
+            self.step(me, Input::Link { peer: ReplicaId(other as u64 + 1), link: Link::Refused });
+        }
+    }
+
+    /// Tells the others what becomes of their sessions to a replica.
+    fn link(&mut self, of: usize, link: Link) {
+        let peer = ReplicaId(of as u64 + 1);
+        (0..self.nodes.len()).filter(|me| *me != of).for_each(|me| self.step(me, Input::Link { peer, link }));
     }
 
     fn crash(&mut self, me: usize) {
+        self.link(me, Link::Refused);
         let node = &mut self.nodes[me];
         node.protocol = None;
         // A part of what was being written is there.
@@ -176,7 +192,9 @@ impl World {
             return;
         }
         let slot = status.decided.next();
-        if let Some((ballots, batch)) = self.decided.get(&slot).cloned() {
+        let is_handed_out = |node: &Node| node.protocol.is_some() && node.delivered >= slot;
+        let known = self.decided.get(&slot).filter(|_| self.nodes.iter().any(is_handed_out));
+        if let Some((ballots, batch)) = known.cloned() {
             self.step(me, Input::Control(Control::Learn { slot, ballots, batch, voters: None }));
         }
     }
@@ -231,6 +249,7 @@ impl World {
                     self.violation.get_or_insert(why);
                 }
                 self.answered += 1;
+                self.named.push((self.now, me, slot));
             }
             _ => {}
         }
@@ -537,6 +556,97 @@ fn play_with(seed: u64, rules: &'static Rules, options: Options) -> Result<(), S
     })
 }
 
+/// Plays a run in which members that are not needed to decide fall out one after the other, and do not come back.
+/// Nobody writes any more then: what a read waits for comes all the same, or a later read does not name it.
+fn play_to_rest(seed: u64, options: Options) -> Result<(), String> {
+    let mut random = Rng::with_seed(seed);
+    let least = options.threshold().least(5);
+    let mut world = World::with_options(5, seed, [0.0, 0.2][random.usize(..2)], &SOUND, options);
+    for number in 0..30 {
+        world.at(random.u64(..300 * MS), Event::Proposal(random.usize(..5), batch(number)));
+    }
+    let mut gone: Vec<usize> = (0..5).collect();
+    random.shuffle(&mut gone);
+    gone.truncate(5 - least);
+    for &me in &gone {
+        world.at(random.u64(..300 * MS), Event::Crash(me));
+    }
+    world.run(300 * MS);
+    world.loss = 0.0;
+    world.run(4_000 * MS);
+    let stays: Vec<usize> = (0..5).filter(|me| !gone.contains(me)).collect();
+    stays.iter().for_each(|&me| world.at(0, Event::Read(me)));
+    world.run(5_000 * MS);
+    let named = world.named.iter().filter(|(at, ..)| *at >= 4_000 * MS);
+    let waits = named.clone().find(|(_, me, slot)| world.nodes[*me].delivered < *slot);
+    if let Some((_, me, slot)) = waits {
+        return Err(format!(
+            "replica {me} has delivered {}, and reads wait for {slot}",
+            world.nodes[*me].delivered
+        ));
+    }
+    if named.count() < stays.len() {
+        return Err("a read got no answer".into());
+    }
+    let messages = world.messages;
+    world.run(20_000 * MS);
+    if world.messages > messages { Err("they do not come to rest".into()) } else { Ok(()) }
+}
+
+#[test]
+fn no_read_waits_for_a_slot_that_nobody_fills() {
+    for text in ["", ONE_THIRD_RULE, "algorithm=last-voting-4"] {
+        for seed in 0..400 {
+            play_to_rest(seed, with(text)).unwrap_or_else(|why| panic!("{text}, seed {seed}: {why}"));
+        }
+    }
+}
+
+/// It told the slot to be decided, and died before it handed it out. The others that accepted something there decide it
+/// once more, and rest while it is there to be asked.
+#[test]
+fn what_only_a_member_knew_that_is_gone_is_decided_again() {
+    let (mut replica, mut effects) = alone();
+    replica.slots.promise(replica.ballot(), &mut effects);
+    replica.slots.accept(Slot(1), &batch(1), &mut effects);
+    replica.note_decided(ReplicaId(2), Round(99), Slot(1), &mut effects);
+    replica.note_decided(ReplicaId(3), Round(99), Slot::ZERO, &mut effects);
+    assert!(replica.rests && !replica.is_busy() && replica.slots.decided() == Slot::ZERO);
+    let _ = effects.drain();
+    let down = |peer| Input::Link { peer: ReplicaId(peer), link: Link::Down };
+    replica.step(Time::ZERO, down(3), &mut effects);
+    assert!(replica.rests);
+    replica.step(Time::ZERO, down(2), &mut effects);
+    assert!(!replica.rests && replica.is_busy());
+    assert!(effects.drain().any(|effect| matches!(effect, Effect::Send { .. })));
+}
+
+/// The coordinator is gone, and so is the only one that accepted what it voted for. Nobody else has anything to put
+/// there, so that phases would follow each other until a command comes.
+#[test]
+fn a_slot_of_which_only_a_vote_is_heard_keeps_nobody_busy() {
+    let (mut replica, mut effects) = alone();
+    let phase = replica.phase();
+    let ballot = Ballot { round: phase, replica: ReplicaId(3) };
+    let (first, decided) = (Slot(1), Slot::ZERO);
+    let vote = Message::Acknowledgement { ballot, first, last: first, decided, busy: false, delay_micros: 0 };
+    replica.step(Time::ZERO, Input::Receive { from: ReplicaId(2), message: vote.into() }, &mut effects);
+    assert_eq!(replica.slots.last(), Slot(1));
+    assert!(!replica.is_busy() && !replica.has_more());
+    let _ = effects.drain();
+    let ask = Message::Ask { life: Incarnation(9), number: 4 };
+    replica.step(Time::ZERO, Input::Receive { from: ReplicaId(3), message: ask.into() }, &mut effects);
+    let told = effects.drain().find_map(|effect| match effect {
+        Effect::Send { message: Any::Rounds(Message::Told { last, .. }), .. } => Some(last),
+        _ => None,
+    });
+    assert_eq!(
+        told,
+        Some(Slot::ZERO),
+        "nobody knows yet whether it is decided, but its voters say so themselves"
+    );
+}
+
 #[test]
 fn crashes_and_loss_leave_one_order() {
     for seed in 0..60 {
@@ -641,11 +751,35 @@ fn a_replica_that_is_behind_keeps_nobody_from_resting() {
     replica.slots.accept(Slot(2), &batch(1), &mut effects);
     replica.offers.push_back(batch(1));
     assert!(replica.is_busy() && replica.has_more());
-    replica.slots.decide_through(Slot(5), Ballot::ZERO, &mut effects);
+    replica.note_decided(ReplicaId(3), Round(99), Slot(5), &mut effects);
     assert_eq!(replica.slots.decided(), Slot::ZERO);
     assert!(!replica.is_busy() && !replica.has_more());
     replica.offers.push_back(batch(2));
     assert!(replica.is_busy() && replica.has_more());
+}
+
+/// Its batch is ordered far ahead of what it may accept. If it offered that again, the others would order it in each
+/// phase until it has caught up, and it may never do that.
+#[test]
+fn a_replica_that_is_far_behind_does_not_offer_again_what_others_order() {
+    let (mut replica, mut effects) = alone();
+    let ballot = Ballot { round: replica.phase(), replica: ReplicaId(3) };
+    replica.coordinator = Some(ReplicaId(3));
+    replica.offers = [1, 2].map(batch).into();
+    let decided = Slot(replica.options().accept_ahead_max() + 7);
+    replica.note_decided(ReplicaId(3), Round(99), decided, &mut effects);
+    replica.slots.promise(ballot, &mut effects);
+    let offers = |replica: &RoundsLog| replica.page(Lsn::ZERO).2.iter().cloned().collect::<Vec<_>>();
+    assert_eq!((offers(&replica), replica.is_busy()), ([1, 2].map(batch).into(), true));
+    let (first, batches) = (decided.next(), vec![batch(1)].into());
+    let vote = Message::Vote { ballot, first, decided, batches, delay_micros: 0 };
+    replica.accept_vote(&[(ReplicaId(3), vote)].into(), &mut effects);
+    assert_eq!(offers(&replica), [batch(2)]);
+    replica.offers.pop_back();
+    assert!(!replica.is_busy() && !replica.has_more());
+    // Nobody says any more that there is more to know, so that the vote may have been lost.
+    replica.tells_decided.clear();
+    assert_eq!((offers(&replica), replica.is_busy()), (vec![batch(1)], true));
 }
 
 #[test]

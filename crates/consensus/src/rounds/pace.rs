@@ -23,6 +23,8 @@ pub(super) struct Pace {
     /// Phases in a row that decided nothing though something waited; with `failures_max` time-outs are too short.
     failed: u32,
     failures_max: u32,
+    /// The same, however long time-outs have become since.
+    barren: u32,
     /// Since the last phase in which time-outs could be halved: whether they grew, and whether something was decided.
     grew: bool,
     decides: bool,
@@ -44,13 +46,31 @@ impl Pace {
         let least_micros = u32::try_from(promised.as_micros()).unwrap_or(u32::MAX).max(1);
         let most_micros = least_micros.saturating_mul(FACTOR_MAX);
         let (micros, phase) = (least_micros, 0);
-        let (failed, grew, decides) = (0, false, false);
-        Pace { least_micros, most_micros, micros, phase, failed, failures_max, grew, decides, decided }
+        let (failed, barren, grew, decides) = (0, 0, false, false);
+        Pace {
+            least_micros,
+            most_micros,
+            micros,
+            phase,
+            failed,
+            failures_max,
+            barren,
+            grew,
+            decides,
+            decided,
+        }
     }
 
     /// The delay that time-outs allow for now.
     pub(super) fn delay(&self) -> Duration {
         Duration::from_micros(self.micros.into())
+    }
+
+    /// How long a phase's first round lasts at least. Where phases decide nothing for some other reason than time, as
+    /// when most members are too far behind to accept anything, letters are all there and rounds end at once: phases
+    /// would follow each other as fast as the network lets them.
+    pub(super) fn pause(&self) -> Duration {
+        if self.barren < self.failures_max { Duration::ZERO } else { self.delay() }
     }
 
     /// The same as letters tell it, in microseconds.
@@ -72,11 +92,18 @@ impl Pace {
 
     /// A phase is over, and another begins. One that decides nothing may have lost its coordinator; with several in a
     /// row time-outs are too short. Where a letter told the delay of the phase that begins, it holds.
-    pub(super) fn begins(&mut self, phase: u64, decided: Slot, is_needed: bool) {
-        if decided > self.decided {
-            (self.decided, self.failed, self.decides) = (decided, 0, true);
-        } else if is_needed {
-            self.failed += 1;
+    ///
+    /// A replica that is behind hears what the others decide. Without letters of a quorum, early or late, longer
+    /// time-outs would help nothing.
+    pub(super) fn begins(&mut self, phase: u64, decided: Slot, is_needed: bool, hears_enough: bool) {
+        // It is less than before where the only member that knew more is gone.
+        let before = std::mem::replace(&mut self.decided, decided);
+        if decided > before {
+            (self.failed, self.barren, self.decides) = (0, 0, true);
+        } else if !is_needed {
+            self.barren = 0;
+        } else if hears_enough {
+            (self.failed, self.barren) = (self.failed + 1, self.barren.saturating_add(1));
         }
         let is_told = phase <= self.phase;
         if self.failed >= self.failures_max {
@@ -107,7 +134,7 @@ mod tests {
         let mut phase = 81;
         let mut end = |pace: &mut Pace, decided, is_needed| {
             phase += 1;
-            pace.begins(phase, Slot(decided), is_needed);
+            pace.begins(phase, Slot(decided), is_needed, true);
             (phase, pace.micros())
         };
         assert_eq!([1, 2, 2, 4].map(|_| end(&mut pace, 7, true).1), [1, 2, 2, 4]);
@@ -126,23 +153,49 @@ mod tests {
         assert_eq!(before, 1);
     }
 
+    /// Where each phase decides nothing at once, for whatever reason, a few of them are tried in a row and no more.
+    #[test]
+    fn phases_that_decide_nothing_do_not_follow_each_other_at_once() {
+        let mut pace = Pace::new(MICRO, 2, Slot(7));
+        pace.begins(2, Slot(7), true, true);
+        assert_eq!(pace.pause(), Duration::ZERO, "a coordinator may be lost");
+        for phase in 3..40 {
+            pace.begins(phase, Slot(7), true, true);
+            assert_eq!((pace.pause(), pace.pause() > Duration::ZERO), (pace.delay(), true));
+        }
+        pace.begins(40, Slot(8), true, true);
+        assert_eq!(pace.pause(), Duration::ZERO);
+        (41..50).for_each(|phase| pace.begins(phase, Slot(8), true, true));
+        pace.begins(50, Slot(8), false, true);
+        assert_eq!(pace.pause(), Duration::ZERO, "nothing waits any more");
+    }
+
+    /// A replica that is cut off goes through phases with nobody. When it comes back its letters would make everybody's
+    /// time-outs as long as its own.
+    #[test]
+    fn phases_without_letters_of_a_quorum_say_nothing_of_time_outs() {
+        let mut pace = Pace::new(MICRO, 2, Slot(7));
+        (1..100).for_each(|phase| pace.begins(phase, Slot(7), true, false));
+        assert_eq!((pace.micros(), pace.pause()), (1, Duration::ZERO));
+    }
+
     /// Replicas with different time-outs in one phase would part: the one whose round is shorter than the other's while
     /// is never heard in its round.
     #[test]
     fn all_that_are_in_a_phase_take_the_longest_time_outs_and_those_of_a_later_one() {
         let mut pace = Pace::new(MICRO, 2, Slot(7));
-        pace.begins(4, Slot(8), true);
+        pace.begins(4, Slot(8), true, true);
         pace.hear(4, 4);
         pace.hear(4, 2);
         pace.hear(3, 32);
         assert_eq!(pace.micros(), 4);
         pace.hear(6, 2);
         assert_eq!(pace.micros(), 2, "a replica that was cut off takes what the others have");
-        pace.begins(5, Slot(8), true);
-        pace.begins(6, Slot(8), true);
+        pace.begins(5, Slot(8), true, true);
+        pace.begins(6, Slot(8), true, true);
         assert_eq!(pace.micros(), 2, "it is known already");
-        pace.begins(7, Slot(8), true);
-        pace.begins(8, Slot(8), true);
+        pace.begins(7, Slot(8), true, true);
+        pace.begins(8, Slot(8), true, true);
         assert_eq!(pace.micros(), 4);
     }
 
@@ -153,9 +206,9 @@ mod tests {
         let mut pace = Pace::new(10 * MICRO, 2, Slot(7));
         pace.hear(6, 400);
         assert_eq!(pace.delay(), 400 * MICRO);
-        (7..10).for_each(|phase| pace.begins(phase, Slot(7), true));
+        (7..10).for_each(|phase| pace.begins(phase, Slot(7), true, true));
         assert_eq!(pace.micros(), 400, "it is above the most already");
-        (10..100).for_each(|phase| pace.begins(phase, Slot(phase), true));
+        (10..100).for_each(|phase| pace.begins(phase, Slot(phase), true, true));
         assert_eq!(pace.micros(), 10);
         pace.hear(200, 3);
         assert_eq!(pace.micros(), 10);

@@ -75,6 +75,8 @@ pub(super) struct Sight<'a> {
 pub(super) struct Waited {
     /// Since the letters of this round were sent (`τ`, `i_p`).
     pub(super) elapsed: Duration,
+    /// The round does not end early before this has elapsed.
+    pub(super) least: Duration,
     /// What had elapsed when the first letter of the next round came.
     pub(super) next_seen: Option<Duration>,
     pub(super) alive: ReplicaSet,
@@ -131,7 +133,9 @@ impl Synchronisation {
             }
             Synchronisation::Swift { round, next, .. } => {
                 let (members, threshold) = (sight.members, sight.threshold);
-                rules.may_end_early(members, threshold, waited.alive, sight.heard)
+                let early =
+                    late(waited.least) && rules.may_end_early(members, threshold, waited.alive, sight.heard);
+                early
                     || late(rules.patience(waited.next_seen, next, round))
                     || sight.highest.is_some_and(|heard| rules.must_follow(heard, sight.round))
             }

@@ -19,6 +19,7 @@ mod join;
 mod measured;
 mod membership;
 mod obstacles;
+mod quorums;
 mod replica;
 
 use std::{
@@ -238,7 +239,7 @@ impl NodeServer {
         stop: &AtomicBool,
         mut tell: impl FnMut(Phase),
     ) -> Result<(), Error> {
-        self.warn_of_measured();
+        self.warn_of_groups();
         let answer_bytes_max = self.node.handle().limits().answer_bytes_max;
         let (replicas, membership) = (self.replicas(), self.membership());
         let NodeServer { node, fixed, hashes, config, upkeep, check_at_start, queue_bytes_max, .. } = self;
@@ -263,14 +264,16 @@ impl NodeServer {
         Ok(outcome?)
     }
 
-    /// Warns of options, of the groups and of this replica, that exist to be measured.
-    fn warn_of_measured(&self) {
-        if self.fixed.laboratory {
-            return;
-        }
+    /// Warns of options, of the groups and of this replica, that exist to be measured, and of groups that survive the
+    /// loss of no voter.
+    fn warn_of_groups(&self) {
         let several = self.node.handles().len() > 1;
         for (number, group) in self.node.handles().iter().map(Handle::group).enumerate() {
             let number = Some(number).filter(|_| several);
+            quorums::remark(&group, number).into_iter().for_each(|line| tracing::warn!("{line}"));
+            if self.fixed.laboratory {
+                continue;
+            }
             let lines = measured::remarks(&group, number, self.fixed.options.as_ref());
             lines.for_each(|line| tracing::warn!("{line}"));
         }

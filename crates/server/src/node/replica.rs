@@ -16,6 +16,7 @@ use super::{
     },
     measured,
     obstacles::Obstacles,
+    quorums,
 };
 use crate::{
     Answer, Change, ChangeError, Changed, Consistency, Elsewhere, Group, Limits, MoveError, NodeStatus,
@@ -100,14 +101,16 @@ impl OnNode {
     /// What an operator should know of a group in which this replica has no vote, since it lost its log.
     fn memory_trouble(&self, group: &Group) -> String {
         let others: Vec<_> = group.voters().filter(|&id| id != self.fixed.me).collect();
-        let outlook = if group.voters().count() / 2 < others.len() {
-            "it votes again by itself while most voters have kept theirs".to_owned()
+        let needed = group.threshold();
+        let outlook = if others.len() >= needed.least(group.voters().count()) {
+            format!("it votes again by itself while {} have kept theirs", quorums::most(needed))
         } else {
             let names = if others.is_empty() { "no other".into() } else { self.names_of(others).join(", ") };
             let unless = if group.protocol.recovers_itself() { " unless a leader is left" } else { "" };
             format!(
-                "the voters that are left ({names}) are no majority, so waiting does not help{unless}: stop the replica and put \
-                 its log back, if there is a copy of it"
+                "the voters that are left ({names}) are no {}, so waiting does not help{unless}: stop the replica and put \
+                 its log back, if there is a copy of it",
+                quorums::name(needed)
             )
         };
         let (of, there) = (self.named("of"), self.named("in"));
@@ -136,8 +139,9 @@ impl OnNode {
         if status.without_memory && group.counts(self.fixed.me) {
             lines.push(self.memory_trouble(group));
         }
+        let number = Some(self.number).filter(|_| self.groups.len() > 1);
+        lines.extend(quorums::remark(group, number));
         if !self.fixed.laboratory {
-            let number = Some(self.number).filter(|_| self.groups.len() > 1);
             lines.extend(measured::remarks(group, number, self.fixed.options.as_ref()));
         }
         let stall = status.merge.and_then(|merge| merge.waits_for);

@@ -112,6 +112,7 @@ pub(super) fn group(group: &Group, status: &NodeStatus) -> pb::Group {
         election: group.election.to_string(),
         options: group.overrides.to_string(),
         limits: group.limits.to_string(),
+        quorum: quorum(group),
     }
 }
 
@@ -202,7 +203,14 @@ pub(super) fn group_status(
         voters: group.voters().map(|id| first.name_of(id)).collect(),
         without_memory: node.without_memory,
         epoch: group.epoch.0,
+        quorum: quorum(group),
     }
+}
+
+/// How many voters of a group decide.
+fn quorum(group: &Group) -> u32 {
+    let quorum = group.threshold().least(group.voters().count());
+    u32::try_from(quorum).expect("a group is small")
 }
 
 /// The role in lower case. A replica may take no part in a group.

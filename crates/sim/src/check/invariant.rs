@@ -66,6 +66,8 @@ invariants! {
     OneProposal = "one-proposal-a-ballot", "Santos 2012, section 7.4: at most one value per (view, i)";
     /// Once a batch is chosen, every proposal for that slot in a higher ballot has that batch.
     ChosenStays = "chosen-stays", "Santos 2012, section 7.2: propose the one with the highest k'";
+    /// A replica that gives up its estimate of a slot after a round in which a quorum said the same adopts that.
+    EstimateFollows = "estimate-follows-quorum", "Santos 2012, Algorithm 3.1, line 8: the most frequent value of those heard";
     /// Every letter of a round, also an empty one, is covered by a durable promise of its phase.
     LetterPromised = "letter-is-promised", "docs/rounds.md: nothing of a phase is said before the phase is promised";
     /// A replica says one thing to another in a round, in all its lives.

@@ -376,7 +376,7 @@ impl EpochVotes {
     fn voted(&mut self, replica: usize, ballot: Ballot, slot: Slot, batch: Batch) -> Checked {
         if let Some(estimates) = &mut self.estimates {
             // What is decided, a quorum holds at some moment, and from then on.
-            if estimates.hold(replica, ballot, slot, &batch) {
+            if estimates.hold(replica, ballot, slot, &batch)? {
                 self.slots.entry(slot).or_default().chosen = Some((Ballot::ZERO, batch));
             }
             return Ok(());

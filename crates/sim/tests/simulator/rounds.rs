@@ -137,6 +137,18 @@ fn plan_of(seed: u64, bug: Bug) -> Plan {
     plan
 }
 
+/// A replica with the smallest value in place of what the others say is found before it says so.
+#[test]
+fn an_estimate_that_differs_from_what_a_quorum_said_is_found_where_it_is_adopted() {
+    let bug = Bug::Rounds(rounds::Bug::AdoptSmallest);
+    let finds = |seed| {
+        let mut planted = plan_of(seed, bug);
+        planted.settings.consensus.planted = Some(bug);
+        synod_sim::run(&planted).err().map(|failure| failure.violation.invariant)
+    };
+    assert!((0..SEEDS_MAX).any(|seed| finds(seed) == Some(Invariant::EstimateFollows)));
+}
+
 /// A protocol of the laboratory names the bugs that seeds find in it, as the others do.
 #[test]
 fn every_planted_bug_is_found_and_nothing_without_it() {

@@ -42,7 +42,7 @@ impl RoundsLog {
     pub(super) fn values(&self, promised_lsn: Lsn) -> (Message, Lsn) {
         let (accepted, next, offers, after) = self.page(promised_lsn);
         // Those that hear it go on until what its clients wait for is decided.
-        let busy = next.is_some() || !self.offers.is_empty();
+        let busy = next.is_some() || self.offers.iter().any(|offer| !self.is_held_back(offer));
         let (ballot, decided, delay_micros) = (self.ballot(), self.slots.decided(), self.pace.micros());
         (Message::Values { ballot, decided, next, accepted, offers, busy, delay_micros }, after)
     }
@@ -60,7 +60,7 @@ impl RoundsLog {
         let floor = self.rules.counts_after(told, self.slots.decided()).max(self.slots.decided());
         let most = Slot(floor.0.saturating_add(self.slots.options().accept_ahead_max()));
         let last_said = said.iter().flat_map(|letter| letter.accepted).map(|value| value.slot).max();
-        let last = last_said.unwrap_or_default().max(self.slots.last()).min(most);
+        let last = last_said.unwrap_or_default().max(self.slots.last_accepted()).min(most);
         let mut offers = self.offered(&said);
         let mut adopts: Vec<(Slot, Batch)> = Vec::new();
         for slot in (floor.0 + 1..=last.0).map(Slot) {
@@ -143,7 +143,9 @@ impl RoundsLog {
             self.slots.promise(next, effects);
         }
         for (slot, batch) in adopts {
-            self.slots.accept(slot, &batch, effects);
+            if self.slots.accept(slot, &batch, effects).is_none() {
+                self.refuse(&batch);
+            }
         }
     }
 }
