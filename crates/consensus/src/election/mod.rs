@@ -180,6 +180,10 @@ pub fn start(options: &Options, members: Members, restart: &Restart, now: Time) 
         ElectionKind::Ballot => {
             Box::new(BallotLeaderElection::new(options, members, restart.incarnation, now))
         }
+        // A learner on a ring follows, and takes no part: there is nothing that it could measure for others.
+        ElectionKind::Latency if members.index(members.me()).is_none() => {
+            Box::new(Rotating::new(options, members, now))
+        }
         ElectionKind::Latency => {
             Box::new(LatencyAware::new(options, members, now).remembering(&restart.memory, now))
         }
