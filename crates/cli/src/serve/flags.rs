@@ -189,9 +189,9 @@ pub struct Tuning {
     pub protocol: Option<ProtocolKind>,
     /// The election: ballot (replicas ask each other which leader they hear, and elect one that reaches a quorum,
     /// also where only some links work), rotating (the next replica in line follows one that falls silent, if a
-    /// quorum consents), latency (as rotating, and the leader moves to the replica that exchanges messages with a
-    /// majority soonest: for links of different lengths) or randomized (raft's own, and its only one) [default:
-    /// randomized with raft, ballot otherwise].
+    /// quorum consents), latency (as rotating, or with raft as randomized, and the leader moves to the replica that
+    /// exchanges messages with a majority soonest: for links of different lengths) or randomized (raft's own)
+    /// [default: randomized with raft, ballot otherwise].
     #[arg(long, env = "SYNOD_ELECTION", help_heading = GROUPS)]
     pub election: Option<ElectionKind>,
     /// Which replicas count votes for a slot: leader (it tells the others; fewest messages) or all (each

@@ -24,6 +24,7 @@
 mod abstention;
 mod detector;
 mod memory;
+mod mover;
 mod planted;
 mod preparation;
 mod rules;
@@ -32,6 +33,7 @@ mod survey;
 mod tests;
 
 pub use memory::Memory;
+pub(crate) use mover::{Mover, Seen};
 pub use planted::Bug;
 pub use rules::majority_time;
 
@@ -104,6 +106,8 @@ pub struct LatencyAware {
     /// Whether this replica could lead: its disk answers, and it does not lag.
     fit: bool,
     lags: bool,
+    /// Slots through this one are known to be decided by some replica.
+    known: Slot,
     /// Whether a member was better than this replica, which leads, in the last cycle.
     was_better: bool,
     /// The member that should lead instead, while the protocol asks for advice.
@@ -146,6 +150,7 @@ impl LatencyAware {
             asked: 0,
             fit: true,
             lags: false,
+            known: Slot::ZERO,
             was_better: false,
             heir: None,
             is_active: false,
@@ -263,6 +268,16 @@ impl LatencyAware {
         }
     }
 
+    /// Whether this leader may ask a member that it chose: while an operator's wish waits, nobody else is asked.
+    fn may_choose(&self, now: Time) -> bool {
+        self.wished.is_none_or(|wish| now >= wish.ends_at)
+    }
+
+    /// The member that should lead in place of this replica, as long as the protocol asks for advice.
+    fn heir(&self, now: Time) -> Option<ReplicaId> {
+        self.heir.filter(|_| self.may_choose(now))
+    }
+
     /// Stops asking: this replica does not lead, or no longer.
     fn ends_survey(&mut self) {
         (self.survey, self.was_better, self.heir) = (None, false, None);
@@ -306,6 +321,8 @@ impl Election for LatencyAware {
                     survey.reports(index, *number, Report { able, by_wish: *by_wish, times });
                 }
             }
+            // A protocol that hands over by a transfer of its own handles these (`Mover`).
+            Message::AskReady { .. } | Message::Ready { .. } => {}
             Message::HeartbeatRequest { .. }
             | Message::HeartbeatReply { .. }
             | Message::Rehearse { .. }
@@ -364,7 +381,7 @@ impl Election for LatencyAware {
 
     fn decided(&mut self, known: Slot, here: Slot, lags: bool) {
         self.failures.decided(known, here, lags);
-        self.lags = lags;
+        (self.known, self.lags) = (known, lags);
         let rules = self.rules();
         if let Some(preparation) = &mut self.preparation {
             preparation.decided(known, here, &rules);
@@ -447,9 +464,7 @@ impl Election for LatencyAware {
     }
 
     fn advice(&self, now: Time) -> Advice {
-        // While an operator's wish waits, nobody else is asked.
-        let heir = self.heir.filter(|_| self.wished.is_none_or(|wish| now >= wish.ends_at));
-        match (self.failures.advice(now), heir) {
+        match (self.failures.advice(now), self.heir(now)) {
             (Advice::Stay, Some(heir)) => Advice::HandTo(heir),
             (advice, _) => advice,
         }

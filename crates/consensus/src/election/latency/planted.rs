@@ -41,6 +41,8 @@ pub enum Bug {
     CountsEachRequest,
     /// A member that has made sure too late that it can lead stands all the same.
     StandsLate,
+    /// A leader of Raft hands over to the better member before that one is ready.
+    TransfersAtOnce,
 }
 
 impl Bug {
@@ -64,6 +66,7 @@ impl Bug {
         Bug::ForgetsWithEpoch,
         Bug::CountsEachRequest,
         Bug::StandsLate,
+        Bug::TransfersAtOnce,
     ];
 }
 
@@ -93,6 +96,7 @@ pub(super) fn rules(planted: Option<crate::Bug>) -> Rules {
         Bug::ForgetsWithEpoch => rules.counts_in_next_epoch = |_| false,
         Bug::CountsEachRequest => rules.spares = |_| false,
         Bug::StandsLate => rules.is_in_time = |_, _| true,
+        Bug::TransfersAtOnce => rules.transfers_at_once = |_| true,
     }
     rules
 }

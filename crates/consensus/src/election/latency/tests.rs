@@ -673,10 +673,53 @@ fn leaves_a_leader_that_works_when_answers_are_late(planted: Option<Bug>) -> boo
     !stands_after(TIMEOUT)
 }
 
+/// Above an election that a protocol has itself: r1 leads far from the others, and asks r2 whether it is ready.
+fn waits_until_the_best_is_ready(planted: Option<Bug>) -> bool {
+    let planted = planted.map(crate::Bug::LatencyElection);
+    let options = Options { election: ElectionKind::Latency, planted, ..Options::default() };
+    let members = Members::new([1, 2, 3].map(ReplicaId), ReplicaId(1));
+    let mut one = Mover::new(&options, members, &crate::election::Memory::default(), Time::ZERO);
+    let (mut now, mut asked, mut waits) = (Time::ZERO + Duration::from_secs(100), None, true);
+    one.leads(now, Ballot { round: 1, replica: ReplicaId(1) });
+    for _ in 0..5 {
+        let mut effects = Effects::new(Lsn::ZERO);
+        waits &= one.on_timer(now, true, &mut effects).is_none();
+        let said: Vec<Any> = effects
+            .drain()
+            .filter_map(|effect| match effect {
+                Effect::Send { message, .. } => Some(message),
+                _ => None,
+            })
+            .collect();
+        for message in said {
+            let answer = match message {
+                Any::Election(Message::Ping { number }) => Message::Pong { number },
+                Any::Election(Message::AskTimes { number }) => Message::Times {
+                    number,
+                    able: true,
+                    by_wish: false,
+                    times: vec![nanos(300), 0, nanos(2)],
+                },
+                Any::Election(Message::AskReady { number }) => {
+                    asked = Some(number);
+                    continue;
+                }
+                _ => continue,
+            };
+            let (term, late) = (multipaxos::Record::Promised(Ballot::ZERO).into(), now + ms(300));
+            assert_eq!(one.receive(late, ReplicaId(2), &answer, term, &mut effects), None);
+        }
+        now = now + options.election_timeout;
+    }
+    let ready = Message::Ready { number: asked.unwrap_or_default() };
+    let term = multipaxos::Record::Promised(Ballot::ZERO).into();
+    waits && one.receive(now, ReplicaId(2), &ready, term, &mut Effects::new(Lsn::ZERO)) == Some(ReplicaId(2))
+}
+
 /// A bug, and a scene that goes well without it.
 type Scene = (Bug, fn(Option<Bug>) -> bool);
 
-const SCENES: [Scene; 18] = [
+const SCENES: [Scene; 19] = [
     (Bug::StandsBeforeRecord, serves_while_the_disk_of_the_best_hangs),
     (Bug::StandsWithoutQuorum, serves_while_the_best_is_cut_off),
     (Bug::NeverAbstains, leads_seldom_where_it_fails),
@@ -695,6 +738,7 @@ const SCENES: [Scene; 18] = [
     (Bug::ForgetsWithEpoch, keeps_the_wish_in_the_next_epoch),
     (Bug::CountsEachRequest, is_left_out_once_for_requests_in_a_row),
     (Bug::StandsLate, leaves_a_leader_that_works_when_answers_are_late),
+    (Bug::TransfersAtOnce, waits_until_the_best_is_ready),
 ];
 
 #[test]
