@@ -76,7 +76,8 @@ impl Raft {
         matches!(&self.state, State::Leader(leader) if leader.is_transferring())
     }
 
-    /// Hands over to a voter since an operator wants that: at once or, if leadership moves by latency, when it is ready.
+    /// Hands over to a voter since an operator wants that: at once or, if leadership moves by latency, once it is
+    /// ready.
     pub(super) fn transfer_as_wished(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
         let leads = matches!(self.state, State::Leader(_));
         match self.mover.as_mut().filter(|_| leads) {

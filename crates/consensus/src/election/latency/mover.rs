@@ -1,5 +1,5 @@
-//! The same choice above an election that a protocol has itself: Raft finds a leader by its own rules, and hands over by
-//! its own transfer. This says to which member, and that member makes sure first that it can take over.
+//! The same choice above an election that a protocol has itself. Raft finds a leader by its own rules, and hands over
+//! by its own transfer. This says to which member, and that member makes sure first that it can take over.
 //!
 //! ```text
 //! leader                                 member
