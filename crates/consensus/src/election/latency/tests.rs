@@ -709,7 +709,7 @@ fn waits_until_the_best_is_ready(planted: Option<Bug>) -> bool {
             let (term, late) = (multipaxos::Record::Promised(Ballot::ZERO).into(), now + ms(300));
             assert_eq!(one.receive(late, ReplicaId(2), &answer, term, &mut effects), None);
         }
-        now = now + options.election_timeout;
+        now += options.election_timeout;
     }
     let ready = Message::Ready { number: asked.unwrap_or_default() };
     let term = multipaxos::Record::Promised(Ballot::ZERO).into();
