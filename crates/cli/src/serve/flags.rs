@@ -249,6 +249,14 @@ pub struct Tuning {
         value_parser = units::duration, help_heading = CONSENSUS
     )]
     pub election_tolerance: Duration,
+    /// For --election latency: weigh from which replicas commands come. The leader is chosen for the mean of what
+    /// commands wait, the way to it and back included, and moves for a gain of more than eight times the tolerance.
+    #[arg(
+        long, env = "SYNOD_ELECTION_ORIGINS", value_name = "true|false", default_value_t = false,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
+        value_parser = units::truth, help_heading = CONSENSUS
+    )]
+    pub election_origins: bool,
     /// How many undecided slots a leader may have at a time; 1 decides one after another. In a laboratory, with auto, a
     /// leader bounds the bytes that it has under way, and its batches, by the rate and the round trip that it measures.
     #[arg(

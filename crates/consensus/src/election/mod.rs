@@ -131,6 +131,14 @@ pub trait Election: CloneElection + std::fmt::Debug + Send {
         None
     }
 
+    /// Tells that commands of this replica's clients were ordered.
+    fn ordered(&mut self, _origin: ReplicaId, _commands: u64) {}
+
+    /// Thousandths of the commands that came from each member lately, if the election weighs that.
+    fn origins(&self) -> Vec<(ReplicaId, u64)> {
+        Vec::new()
+    }
+
     /// What the election of the next epoch should know of this one.
     fn memory(&self) -> Memory {
         Memory::default()

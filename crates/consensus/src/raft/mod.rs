@@ -221,6 +221,16 @@ impl Protocol for Raft {
         mover.members().peers().filter_map(time_to).collect()
     }
 
+    fn ordered(&mut self, origin: ReplicaId, commands: u64) {
+        if let Some(mover) = &mut self.mover {
+            mover.ordered(origin, commands);
+        }
+    }
+
+    fn origins(&self) -> Vec<(ReplicaId, u64)> {
+        self.mover.as_ref().map_or_else(Vec::new, |mover| mover.origins())
+    }
+
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
         if matches!(self.state, State::Leader(_)) {
             let written = self.log.from(self.decided.next());

@@ -25,6 +25,7 @@ mod abstention;
 mod detector;
 mod memory;
 mod mover;
+mod origins;
 mod planted;
 mod preparation;
 mod rules;
@@ -44,6 +45,7 @@ use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 use self::{
     abstention::Abstention,
     detector::Detector,
+    origins::Origins,
     preparation::Preparation,
     rules::Rules,
     survey::{Report, Survey},
@@ -70,11 +72,14 @@ pub struct Tuning {
     /// Pings in a row that a member may leave unanswered before it counts as unreachable; at least 1. The source
     /// begins with 1 and measures that 2 spares changes of the leader where messages are lost.
     pub misses: u32,
+    /// Whether the choice weighs from where commands come, which is beyond the source: the leader is chosen for the
+    /// mean of what commands wait, the way to it from the replicas that took them included.
+    pub origins: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { tolerance: Duration::from_millis(5), misses: 2 }
+        Tuning { tolerance: Duration::from_millis(5), misses: 2, origins: false }
     }
 }
 
@@ -97,6 +102,8 @@ pub struct LatencyAware {
     tolerance: Duration,
     planted: Option<crate::Bug>,
     detector: Detector,
+    /// From where commands come, if the choice weighs that.
+    origins: Option<Origins>,
     /// When the next pings leave.
     ping_at: Time,
     /// What this replica asks while it leads.
@@ -145,6 +152,7 @@ impl LatencyAware {
             tolerance: options.latency.tolerance,
             planted: options.planted_bug(),
             detector: Detector::new(members.count(), members.my_index(), options.latency.misses),
+            origins: options.latency.origins.then(|| Origins::new(members.count())),
             ping_at: now,
             survey: None,
             asked: 0,
@@ -200,6 +208,9 @@ impl LatencyAware {
             return;
         }
         self.ping_at = now + self.period;
+        if let Some(origins) = &mut self.origins {
+            origins.forget();
+        }
         let number = self.detector.ping(now);
         self.tell_all(Message::Ping { number }, effects);
     }
@@ -212,7 +223,7 @@ impl LatencyAware {
             return;
         }
         let (rules, me) = (self.rules(), self.members.me());
-        let best = survey.best(&self.members, self.tolerance);
+        let best = survey.best(&self.members, self.tolerance, self.origins.as_ref(), &rules);
         self.heir = best.filter(|_| rules.moves(self.was_better)).map(|best| rules.heir(best, me));
         self.was_better = best.is_some();
         self.asked += 1;
@@ -442,6 +453,17 @@ impl Election for LatencyAware {
     fn round_trip(&self, member: ReplicaId) -> Option<Duration> {
         let nanos = self.members.index(member).map(|index| self.detector.times()[index])?;
         (nanos != rules::UNREACHABLE).then(|| Duration::from_nanos(nanos))
+    }
+
+    fn ordered(&mut self, origin: ReplicaId, commands: u64) {
+        if let Some((origins, index)) = self.origins.as_mut().zip(self.members.index(origin)) {
+            origins.add(index, commands);
+        }
+    }
+
+    fn origins(&self) -> Vec<(ReplicaId, u64)> {
+        let Some(origins) = &self.origins else { return Vec::new() };
+        self.members.ids().iter().copied().zip(origins.thousandths()).collect()
     }
 
     fn memory(&self) -> super::Memory {

@@ -66,6 +66,16 @@ impl Mover {
         self.election.memory()
     }
 
+    /// Commands of a replica's clients were ordered.
+    pub(crate) fn ordered(&mut self, origin: ReplicaId, commands: u64) {
+        self.election.ordered(origin, commands);
+    }
+
+    /// From where commands come; see [`Election::origins`].
+    pub(crate) fn origins(&self) -> Vec<(ReplicaId, u64)> {
+        self.election.origins()
+    }
+
     /// How long it takes to a voter and back.
     pub(crate) fn round_trip(&self, voter: ReplicaId) -> Option<std::time::Duration> {
         self.election.round_trip(voter)
@@ -216,6 +226,9 @@ impl LatencyAware {
         self.doubts =
             place_before.iter().map(|place| place.map_or(new, |place| self.doubts[place])).collect();
         self.detector.change_members(&place_before, self.members.my_index());
+        if let Some(origins) = &mut self.origins {
+            origins.change_members(&place_before);
+        }
         self.preparation = None;
         if let Some(survey) = self.survey.take() {
             let moved = survey.moved_by_wish().and_then(|place| self.members.index(before.ids()[place]));

@@ -43,6 +43,8 @@ pub enum Bug {
     StandsLate,
     /// A leader of Raft hands over to the better member before that one is ready.
     TransfersAtOnce,
+    /// Where the choice should weigh from where commands come, it does not.
+    IgnoresOrigins,
 }
 
 impl Bug {
@@ -67,6 +69,7 @@ impl Bug {
         Bug::CountsEachRequest,
         Bug::StandsLate,
         Bug::TransfersAtOnce,
+        Bug::IgnoresOrigins,
     ];
 }
 
@@ -97,6 +100,7 @@ pub(super) fn rules(planted: Option<crate::Bug>) -> Rules {
         Bug::CountsEachRequest => rules.spares = |_| false,
         Bug::StandsLate => rules.is_in_time = |_, _| true,
         Bug::TransfersAtOnce => rules.transfers_at_once = |_| true,
+        Bug::IgnoresOrigins => rules.time_of_command = |majority, _| majority,
     }
     rules
 }
