@@ -18,6 +18,8 @@ pub struct RoundTrips<'a> {
     voters: BTreeMap<u64, &'a str>,
     /// Nanoseconds from each replica to each other.
     rows: BTreeMap<u64, BTreeMap<u64, u64>>,
+    /// Thousandths of the commands that came from each replica lately, where the election weighs that.
+    origins: BTreeMap<u64, u64>,
     leader: u64,
 }
 
@@ -37,7 +39,9 @@ impl<'a> RoundTrips<'a> {
         let leader = replicas.clone().filter(leads).max_by_key(place);
         // A ring measures links, too, and a write takes another way there.
         let measured = replicas.filter(|status| status.election == "latency");
+        let origins = measured.clone().map(|status| (status.replica, status.commands_thousandths));
         RoundTrips {
+            origins: origins.filter(|(_, share)| *share > 0).collect(),
             voters: voters.map(|member| (member.id, &*member.name)).collect(),
             rows: measured.map(|status| (status.replica, row(status))).collect(),
             leader: leader.map_or(0, |leader| leader.replica),
@@ -57,9 +61,22 @@ impl<'a> RoundTrips<'a> {
         Some(majority_time(&voters, time)).filter(|nanos| *nanos < u64::MAX)
     }
 
+    /// Nanoseconds that a write waits if this voter leads: for a majority and, where the election weighs from where
+    /// commands come, in the mean for the way from there to the leader and back.
+    fn write_time(&self, replica: u64) -> Option<u64> {
+        let row = self.rows.get(&replica)?;
+        let (mut sum, mut all) = (0, 0);
+        for (&origin, &share) in &self.origins {
+            let time = if origin == replica { 0 } else { *row.get(&origin)? };
+            (sum, all) = (sum + u128::from(share) * u128::from(time), all + u128::from(share));
+        }
+        let way = u64::try_from(sum / all.max(1)).ok()?;
+        self.majority_time(replica)?.checked_add(way)
+    }
+
     /// Nanoseconds that each write would wait less if this voter led, or more if that is negative.
     pub fn gain(&self, replica: u64) -> Option<i64> {
-        let (now, then) = (self.majority_time(self.leader)?, self.majority_time(replica)?);
+        let (now, then) = (self.write_time(self.leader)?, self.write_time(replica)?);
         Some(i64::try_from(now).ok()? - i64::try_from(then).ok()?)
     }
 
@@ -69,8 +86,10 @@ impl<'a> RoundTrips<'a> {
             return String::new();
         }
         let names = self.voters.values().map(|name| (*name).to_owned());
-        let head =
-            ["RTT, MS".to_owned()].into_iter().chain(names).chain(["MAJORITY".into(), "IF IT LED".into()]);
+        let weighs = !self.origins.is_empty();
+        let last =
+            ["MAJORITY", "COMMANDS", "IF IT LED"].into_iter().filter(|name| weighs || *name != "COMMANDS");
+        let head = ["RTT, MS".to_owned()].into_iter().chain(names).chain(last.map(str::to_owned));
         let rows = self.voters.iter().map(|(&from, &name)| {
             let cells =
                 self.voters.keys().map(move |&to| match self.rows.get(&from).and_then(|row| row.get(&to)) {
@@ -84,7 +103,10 @@ impl<'a> RoundTrips<'a> {
                 Some(gain) => format!("{}{}", if gain < 0 { "+" } else { "-" }, millis(gain.unsigned_abs())),
                 None => "-".to_owned(),
             };
-            [name.to_owned()].into_iter().chain(cells).chain([majority, gain]).collect::<Vec<_>>()
+            let share = self.origins.get(&from).copied().unwrap_or_default();
+            let share = weighs.then(|| format!("{:.1} %", share as f64 / 10.0));
+            let last = [Some(majority), share, Some(gain)].into_iter().flatten();
+            [name.to_owned()].into_iter().chain(cells).chain(last).collect::<Vec<_>>()
         });
         output::grid(head.collect::<Vec<_>>(), rows)
     }
@@ -151,6 +173,18 @@ mod tests {
         assert_eq!(cells("n1")[2..7], ["", "120.0", "130.0", "120.0", "leads"]);
         assert_eq!(cells("n2")[2..7], ["120.0", "", "2.0", "2.0", "-118.0"]);
         assert!(!table.contains("n4"), "a learner is no part of a majority");
+    }
+
+    #[test]
+    fn where_the_choice_weighs_origins_the_gain_does_too() {
+        let mut told = three([[0, 20, 200], [20, 0, 30], [200, 30, 0]]);
+        (told[0].commands_thousandths, told[2].commands_thousandths) = (250, 750);
+        let times = RoundTrips::of(told.iter());
+        // 20 ms and three quarters of 200, against 30 ms and a quarter of 200.
+        assert_eq!(times.gain(3), Some(90 * MS as i64));
+        let table = times.table();
+        assert_eq!(cells(&table, "RTT, MS")[5..8], ["MAJORITY", "COMMANDS", "IF IT LED"]);
+        assert_eq!(cells(&table, "n3")[5..8], ["30.0", "75.0 %", "-90.0"]);
     }
 
     #[test]

@@ -144,6 +144,15 @@ pub trait Protocol: CloneProtocol + std::fmt::Debug + Send {
     fn round_trips(&self) -> Vec<(ReplicaId, Duration)> {
         Vec::new()
     }
+
+    /// Tells that commands of another replica's clients, or of this one's, were ordered, where the election weighs that
+    /// (`Options::latency`).
+    fn ordered(&mut self, _origin: ReplicaId, _commands: u64) {}
+
+    /// Thousandths of the commands that came from each voter lately, where the election weighs that.
+    fn origins(&self) -> Vec<(ReplicaId, u64)> {
+        Vec::new()
+    }
 }
 
 /// Copies a protocol behind its trait: code that explores what can happen next tries one input on each copy, and a

@@ -99,6 +99,14 @@ macro_rules! protocol {
                 self.common.members.peers().filter_map(time_to).collect()
             }
 
+            fn ordered(&mut self, origin: ReplicaId, commands: u64) {
+                self.common.election.ordered(origin, commands);
+            }
+
+            fn origins(&self) -> Vec<(ReplicaId, u64)> {
+                self.common.election.origins()
+            }
+
             fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
                 if self.role() == Role::Leader {
                     self.for_each_undelivered(see);

@@ -554,6 +554,7 @@ impl Handle {
             client_sessions: shared.client_sessions.get(),
             peers: peers.into_iter().map(PeerLink::of).collect(),
             round_trips: shared.round_trips.load().to_vec(),
+            origins: shared.origins.load().to_vec(),
             waits_for: shared.waits_for.load().to_vec(),
             forked_with: shared.forked_with.load().to_vec(),
             merge: self.inner.take.map(|_| MergeStatus {

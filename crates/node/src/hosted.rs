@@ -261,6 +261,10 @@ impl Hosted {
         if **self.shared.round_trips.load() != measured {
             self.shared.round_trips.store(Arc::new(measured));
         }
+        let origins = replica.origins();
+        if **self.shared.origins.load() != origins {
+            self.shared.origins.store(Arc::new(origins));
+        }
     }
 
     pub(crate) fn tell_reached(&self, replica: &Replica) {

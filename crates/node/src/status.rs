@@ -121,6 +121,8 @@ pub(crate) struct Shared {
     pub(crate) progress: ArcSwap<Vec<(ReplicaId, Slot)>>,
     /// In which time other voters answered lately, as of a while ago.
     pub(crate) round_trips: ArcSwap<Vec<(ReplicaId, Duration)>>,
+    /// From which voters commands came lately, as of a while ago.
+    pub(crate) origins: ArcSwap<Vec<(ReplicaId, u64)>>,
     /// Members that this replica waits for before it votes.
     pub(crate) waits_for: ArcSwap<Vec<ReplicaId>>,
     /// Those that have decided something else than this replica.
@@ -332,6 +334,9 @@ pub struct NodeStatus {
     /// The shortest time in which each other voter answered lately, where the election measures that (`latency`, and
     /// the ring's): a second old at most.
     pub round_trips: Vec<(ReplicaId, Duration)>,
+    /// Thousandths of the commands of clients that came from each voter lately, where the election weighs that: a
+    /// second old at most.
+    pub origins: Vec<(ReplicaId, u64)>,
     /// Members with which the group began that this replica has never met: it votes once it has met them all.
     pub waits_for: Vec<ReplicaId>,
     /// Replicas that have decided something else than this one, so that nothing they say counts here.
@@ -362,6 +367,7 @@ impl Default for NodeStatus {
             client_sessions: 0,
             peers: Vec::new(),
             round_trips: Vec::new(),
+            origins: Vec::new(),
             waits_for: Vec::new(),
             forked_with: Vec::new(),
             merge: None,
@@ -380,6 +386,12 @@ impl NodeStatus {
     #[must_use]
     pub fn learned(&self, id: ReplicaId) -> Option<Slot> {
         self.learners.iter().find(|(learner, _)| *learner == id).map(|&(_, slot)| slot)
+    }
+
+    /// Thousandths of the commands that came from a voter lately; 0 if that is not counted.
+    #[must_use]
+    pub fn share_of_commands(&self, id: ReplicaId) -> u64 {
+        self.origins.iter().find(|(voter, _)| *voter == id).map_or(0, |&(_, share)| share)
     }
 
     /// The shortest time in which a voter answered this replica lately, if that was measured.

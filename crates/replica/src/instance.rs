@@ -152,6 +152,18 @@ impl Instance {
         self.protocol.as_ref().map_or_else(Vec::new, |protocol| protocol.round_trips())
     }
 
+    /// Commands that came from this replica were ordered.
+    pub fn ordered(&mut self, origin: ReplicaId, commands: u64) {
+        if let Some(protocol) = &mut self.protocol {
+            protocol.ordered(origin, commands);
+        }
+    }
+
+    /// Thousandths of the commands that came from each voter lately, where the election weighs that.
+    pub fn origins(&self) -> Vec<(ReplicaId, u64)> {
+        self.protocol.as_ref().map_or_else(Vec::new, |protocol| protocol.origins())
+    }
+
     /// What the protocol says of itself.
     pub fn status(&self) -> Option<Status> {
         self.protocol.as_ref().map(|protocol| protocol.status())

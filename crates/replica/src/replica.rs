@@ -499,6 +499,7 @@ impl Replica {
         let position = self.position();
         self.names_delivered(slot);
         self.history.push(slot, &batch);
+        self.count_origin(&batch);
         self.meet_earlier_life(actions);
         self.decided.push(slot, position, ballots, batch.clone());
         self.decided.cap(self.settings.kept_bytes_max);
@@ -520,6 +521,16 @@ impl Replica {
         }
         self.take_snapshot_if_due(now, actions);
         self.watch_backlog(now);
+    }
+
+    /// Tells an election that weighs it from which replica the commands of clients in this batch came.
+    fn count_origin(&mut self, batch: &Batch) {
+        if !self.settings.consensus.latency.origins {
+            return;
+        }
+        let Some((origin, _)) = batch.id().and_then(|id| id.origin.of_replica()) else { return };
+        let of_clients = batch.commands().filter(|command| command.kind == CommandKind::Apply).count();
+        self.instance.ordered(origin, of_clients as u64);
     }
 
     pub(crate) fn leader_changed(&mut self, now: Time, view: LeaderView, actions: &mut Vec<Action>) {

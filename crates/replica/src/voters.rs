@@ -193,6 +193,12 @@ impl Replica {
         self.instance.round_trips()
     }
 
+    /// Thousandths of the commands that came from each voter lately, where the election weighs that.
+    #[must_use]
+    pub fn origins(&self) -> Vec<(ReplicaId, u64)> {
+        self.instance.origins()
+    }
+
     /// Whether a learner has (nearly) everything that is decided, including its own addition, and said so a
     /// short time ago: a learner that is gone would count for a quorum and not help any.
     #[must_use]

@@ -147,8 +147,8 @@ pub struct Row {
     /// Each place where it may strike.
     pub cases: Vec<Lasting>,
     /// Within how many election time-outs some replica must serve again: after the fault, and after the crash of
-    /// the leader while the fault lasts. The elements are for the elections `rotating` (also `latency`), `ballot` and
-    /// `randomized`.
+    /// the leader while the fault lasts. The elements are for the elections `rotating`, `ballot` and `randomized`, and
+    /// for `latency` above the first or, with Raft, the last.
     pub bounds: [(u32, u32); 3],
 }
 
@@ -158,6 +158,7 @@ impl Row {
     #[must_use]
     pub fn bounds_of(&self, cast: Cast) -> (u32, u32) {
         let (after_fault, after_crash) = match cast.election {
+            ElectionKind::Latency if cast.protocol == ProtocolKind::Raft => self.bounds[2],
             ElectionKind::Rotating | ElectionKind::Latency => self.bounds[0],
             ElectionKind::Ballot => self.bounds[1],
             _ => self.bounds[2],

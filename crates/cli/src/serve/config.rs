@@ -270,6 +270,7 @@ pub fn settings(tuning: &Tuning) -> Settings {
     settings.consensus.heartbeat_interval = tuning.heartbeat_interval;
     settings.consensus.election_timeout = tuning.election_timeout;
     settings.consensus.latency.tolerance = tuning.election_tolerance;
+    settings.consensus.latency.origins = tuning.election_origins;
     settings.consensus.window_max = tuning.window_max.slots();
     settings.paced = tuning.window_max == Window::Auto;
     settings.batch_bytes_max = tuning.batch_bytes_max;

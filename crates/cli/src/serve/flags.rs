@@ -189,9 +189,9 @@ pub struct Tuning {
     pub protocol: Option<ProtocolKind>,
     /// The election: ballot (replicas ask each other which leader they hear, and elect one that reaches a quorum,
     /// also where only some links work), rotating (the next replica in line follows one that falls silent, if a
-    /// quorum consents), latency (as rotating, and the leader moves to the replica that exchanges messages with a
-    /// majority soonest: for links of different lengths) or randomized (raft's own, and its only one) [default:
-    /// randomized with raft, ballot otherwise].
+    /// quorum consents), latency (as rotating, or with raft as randomized, and the leader moves to the replica that
+    /// exchanges messages with a majority soonest: for links of different lengths) or randomized (raft's own)
+    /// [default: randomized with raft, ballot otherwise].
     #[arg(long, env = "SYNOD_ELECTION", help_heading = GROUPS)]
     pub election: Option<ElectionKind>,
     /// Which replicas count votes for a slot: leader (it tells the others; fewest messages) or all (each
@@ -249,6 +249,14 @@ pub struct Tuning {
         value_parser = units::duration, help_heading = CONSENSUS
     )]
     pub election_tolerance: Duration,
+    /// For --election latency: weigh from which replicas commands come. The leader is chosen for the mean of what
+    /// commands wait, the way to it and back included, and moves for a gain of more than eight times the tolerance.
+    #[arg(
+        long, env = "SYNOD_ELECTION_ORIGINS", value_name = "true|false", default_value_t = false,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
+        value_parser = units::truth, help_heading = CONSENSUS
+    )]
+    pub election_origins: bool,
     /// How many undecided slots a leader may have at a time; 1 decides one after another. In a laboratory, with auto, a
     /// leader bounds the bytes that it has under way, and its batches, by the rate and the round trip that it measures.
     #[arg(

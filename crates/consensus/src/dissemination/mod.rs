@@ -323,6 +323,14 @@ impl Protocol for Balanced {
         self.inner.round_trips()
     }
 
+    fn ordered(&mut self, origin: ReplicaId, commands: u64) {
+        self.inner.ordered(origin, commands);
+    }
+
+    fn origins(&self) -> Vec<(ReplicaId, u64)> {
+        self.inner.origins()
+    }
+
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
         self.inner.for_each_proposal(see);
     }

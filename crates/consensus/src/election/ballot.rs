@@ -410,7 +410,9 @@ impl Election for BallotLeaderElection {
             | Message::Ping { .. }
             | Message::Pong { .. }
             | Message::AskTimes { .. }
-            | Message::Times { .. } => {}
+            | Message::Times { .. }
+            | Message::AskReady { .. }
+            | Message::Ready { .. } => {}
         }
     }
 

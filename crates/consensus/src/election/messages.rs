@@ -101,6 +101,18 @@ crate::messages! {
             /// Nanoseconds to each member and back, in the order of their ids; `u64::MAX` for one that does not answer.
             times: Vec<u64>,
         },
+        /// Latency-aware election above a protocol's own: the leader asks whether the receiver could take over now.
+        9, Transfer, text "AskReady {number}":
+        AskReady {
+            /// The number of the question by which the receiver was chosen.
+            number: u64,
+        },
+        /// Answers `AskReady` once the disk, a quorum and the log of the replier say so.
+        10, Election, text "Ready {number}":
+        Ready {
+            /// The number of the question.
+            number: u64,
+        },
     }
     checked by Message::is_in_reach;
 }
@@ -116,7 +128,9 @@ impl Message {
             Message::Ping { .. }
             | Message::Pong { .. }
             | Message::AskTimes { .. }
-            | Message::Times { .. } => {
+            | Message::Times { .. }
+            | Message::AskReady { .. }
+            | Message::Ready { .. } => {
                 return Ok(());
             }
         };
@@ -145,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    fn messages() -> [Message; 8] {
+    fn messages() -> [Message; 10] {
         let ballot = |round, replica| Ballot { round, replica: ReplicaId(replica) };
         [
             Message::HeartbeatRequest { round: 7, highest: ballot(3, 2) },
@@ -156,6 +170,8 @@ mod tests {
             Message::Pong { number: 7 },
             Message::AskTimes { number: 8 },
             Message::Times { number: 8, able: true, by_wish: false, times: vec![0, 5, u64::MAX] },
+            Message::AskReady { number: 8 },
+            Message::Ready { number: 8 },
         ]
     }
 

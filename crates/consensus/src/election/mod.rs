@@ -131,6 +131,14 @@ pub trait Election: CloneElection + std::fmt::Debug + Send {
         None
     }
 
+    /// Tells that commands of this replica's clients were ordered.
+    fn ordered(&mut self, _origin: ReplicaId, _commands: u64) {}
+
+    /// Thousandths of the commands that came from each member lately, if the election weighs that.
+    fn origins(&self) -> Vec<(ReplicaId, u64)> {
+        Vec::new()
+    }
+
     /// What the election of the next epoch should know of this one.
     fn memory(&self) -> Memory {
         Memory::default()
@@ -179,6 +187,10 @@ pub fn start(options: &Options, members: Members, restart: &Restart, now: Time) 
         ElectionKind::Rotating => Box::new(Rotating::new(options, members, now)),
         ElectionKind::Ballot => {
             Box::new(BallotLeaderElection::new(options, members, restart.incarnation, now))
+        }
+        // A learner on a ring follows, and takes no part: there is nothing that it could measure for others.
+        ElectionKind::Latency if members.index(members.me()).is_none() => {
+            Box::new(Rotating::new(options, members, now))
         }
         ElectionKind::Latency => {
             Box::new(LatencyAware::new(options, members, now).remembering(&restart.memory, now))

@@ -192,7 +192,9 @@ impl Election for Rotating {
             | Message::Ping { .. }
             | Message::Pong { .. }
             | Message::AskTimes { .. }
-            | Message::Times { .. } => {}
+            | Message::Times { .. }
+            | Message::AskReady { .. }
+            | Message::Ready { .. } => {}
         }
     }
 

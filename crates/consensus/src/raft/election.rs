@@ -262,7 +262,10 @@ impl Raft {
     }
 
     /// Records what happened to the session to a peer.
-    pub(super) fn link(&mut self, now: Time, peer: ReplicaId, link: Link) {
+    pub(super) fn link(&mut self, now: Time, peer: ReplicaId, link: Link, effects: &mut Effects) {
+        if let Some(mover) = &mut self.mover {
+            mover.link(now, peer, link, effects);
+        }
         let priority = self.options.priority;
         self.election_timer.link(now, peer, link, priority, self.rank_after(peer));
         if link == Link::Up && self.rehearses() && self.election_timer.has_leader(now) {
@@ -292,6 +295,10 @@ impl Raft {
         let term = self.term + 1;
         if !rehearsal {
             self.enter_term(now, term, Some(self.members.me()), effects);
+            if let Some(mover) = &mut self.mover {
+                let leader = self.reported.view.leader.filter(|_| transfer);
+                mover.tries(now, Ballot { round: term, replica: self.members.me() }, leader);
+            }
         }
         self.election_timer.begin(now, self.options.priority);
         let resend = Resend::first(now, self.options.retransmit_after);
@@ -379,6 +386,7 @@ impl Raft {
         question: &Message,
         effects: &mut Effects,
     ) -> Option<bool> {
+        self.hears_of_rehearsal(now, question, from);
         let &Message::Vote { term, rehearsal, transfer, last, last_ballot } = question else { return None };
         let leads = matches!(&self.state, State::Leader(leader) if !leader.stalls);
         if !transfer && term > self.term && (leads || self.election_timer.has_leader(now)) {

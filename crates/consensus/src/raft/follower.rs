@@ -61,6 +61,7 @@ impl Raft {
             let rank = if self.election_timer.is_refused_by(leader) { self.rank_after(leader) } else { 0 };
             self.election_timer.heard_leader(now, leader, self.options.priority, rank);
         }
+        self.follows(now, ballot, !stalls);
         self.reported.leader(LeaderView { ballot, leader: Some(leader) }, effects);
     }
 

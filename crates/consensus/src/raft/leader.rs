@@ -147,6 +147,9 @@ impl Leads for Raft {
 
     fn give_up(&mut self, now: Time, effects: &mut Effects) {
         self.step_down(now, effects);
+        if let Some(mover) = &mut self.mover {
+            mover.gives_up(now);
+        }
     }
 
     /// What was known of the term's leader stays, but it need not lead any more. A replica that recovers knows of none.
@@ -196,6 +199,9 @@ impl Raft {
             rounds,
         }));
         self.track_voters(now);
+        if let Some(mover) = &mut self.mover {
+            mover.leads(now, ballot);
+        }
         if let State::Leader(leader) = &mut self.state {
             // A vote is an answer, too.
             let voters = leader.peers.iter_mut().filter(|(id, _)| granted.contains(id));

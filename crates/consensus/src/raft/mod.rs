@@ -14,6 +14,7 @@
 //! | `recovery.rs` | starting; what came by catch-up and snapshots |
 //! | `log.rs` | the log in memory |
 //! | `rules.rs` | who may vote, what elects, what is committed, replaced: the rules that safety rests on |
+//! | `moving.rs` | above the election: leadership moves to the voter that is nearest to a majority |
 //! | `driftwood/` | what rounds of gossip add (Driftwood 2023), and where they meet Raft |
 
 mod driftwood;
@@ -23,6 +24,7 @@ mod leader;
 mod log;
 mod membership;
 mod messages;
+mod moving;
 mod planted;
 mod profile;
 mod progress;
@@ -41,6 +43,7 @@ use driftwood::Gossip;
 use election::{Candidate, ElectionTimer};
 use leader::Leader;
 use log::Log;
+use moving::Mover;
 use rules::Rules;
 use std::sync::Arc;
 use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
@@ -48,6 +51,7 @@ use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 use crate::{
     Control, Effect, Effects, Input, Members, Options, Protocol, Role, Status,
     disk_watch::DiskWatch,
+    election::Memory,
     leadership::{Leads, Reported},
     progress_watch::ProgressWatch,
 };
@@ -95,6 +99,8 @@ pub struct Raft {
     backlogged: bool,
     /// What is remembered of rounds of gossip.
     gossip: Gossip,
+    /// Where leadership should be.
+    mover: Mover,
 }
 
 #[derive(Clone, Debug)]
@@ -114,6 +120,9 @@ impl Protocol for Raft {
             Input::Receive { from, message: crate::Message::Raft(message) } => {
                 self.receive(now, from, message, effects);
             }
+            Input::Receive { from, message: crate::Message::Election(message) } => {
+                self.receive_of_election(now, from, &message, effects);
+            }
             // This message is of another protocol.
             Input::Receive { .. } => {}
             // The flush sends the batch, and does the checks at the end of a step, so this returns early.
@@ -121,7 +130,7 @@ impl Protocol for Raft {
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, link } => {
                 self.gossip.link(peer, link, &self.log.configuration().voters);
-                self.link(now, peer, link);
+                self.link(now, peer, link, effects);
                 if link.begins_again() {
                     self.tell_priority(&[peer], effects);
                     self.resend_to(peer, effects);
@@ -130,6 +139,7 @@ impl Protocol for Raft {
             Input::Timer => self.on_timer(now, effects),
             Input::Control(control) => self.control(now, control, effects),
         }
+        self.move_on(now, effects);
         self.disk.appended(before, effects.last_lsn(), now);
         self.report_leader(effects);
     }
@@ -199,6 +209,26 @@ impl Protocol for Raft {
     fn answers(&self, now: Time, voter: ReplicaId) -> bool {
         let State::Leader(leader) = &self.state else { return false };
         leader.is_answered_by(voter, now, self.options.election_timeout)
+    }
+
+    fn election_memory(&self) -> Memory {
+        self.mover.as_ref().map(|mover| mover.memory()).unwrap_or_default()
+    }
+
+    fn round_trips(&self) -> Vec<(ReplicaId, std::time::Duration)> {
+        let Some(mover) = &self.mover else { return Vec::new() };
+        let time_to = |peer| Some((peer, mover.round_trip(peer)?));
+        mover.members().peers().filter_map(time_to).collect()
+    }
+
+    fn ordered(&mut self, origin: ReplicaId, commands: u64) {
+        if let Some(mover) = &mut self.mover {
+            mover.ordered(origin, commands);
+        }
+    }
+
+    fn origins(&self) -> Vec<(ReplicaId, u64)> {
+        self.mover.as_ref().map_or_else(Vec::new, |mover| mover.origins())
     }
 
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
@@ -284,7 +314,7 @@ impl Raft {
             Control::Trim(slot) if slot > self.decided => {}
             Control::Trim(slot) => self.log.forget_before(slot),
             Control::Backlogged(backlogged) => self.backlogged = backlogged,
-            Control::Transfer(to) => self.transfer(now, to, effects),
+            Control::Transfer(to) => self.transfer_as_wished(now, to, effects),
             Control::ChangeVoters { voters, batch } => self.change_voters(now, voters, batch, effects),
         }
     }
@@ -327,6 +357,9 @@ impl Raft {
         if let State::Leader(leader) = &mut self.state {
             leader.duties.rounds.fail(effects);
             self.election_timer.leader_is_gone();
+            if let Some(mover) = &mut self.mover {
+                mover.steps_down();
+            }
         }
         self.progress = Default::default();
         if !matches!(self.state, State::Recovering | State::Follower) {
@@ -388,6 +421,9 @@ impl Raft {
     fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
         self.durable = self.durable.max(lsn);
         self.disk.durable(lsn, now);
+        if let Some(mover) = &mut self.mover {
+            mover.durable(lsn);
+        }
         if let Some(stable) = self.log.stable(self.durable) {
             self.stable = self.stable.max(stable);
         }
@@ -401,6 +437,7 @@ impl Raft {
 
     fn on_timer(&mut self, now: Time, effects: &mut Effects) {
         self.reported.woken();
+        self.measure(now, effects);
         match &self.state {
             State::Follower | State::Candidate(_) => {
                 if now >= self.election_timer.ends_at() {
@@ -421,6 +458,7 @@ impl Raft {
             State::Leader(leader) => leader.tick_at().min(self.round_at()),
             State::Recovering => Time::NEVER,
         };
+        let deadline = self.mover.as_ref().map_or(deadline, |mover| mover.tick_at().min(deadline));
         self.reported.deadline(deadline, effects);
     }
 

@@ -210,7 +210,7 @@ const KEYS: &[Key] = &[
 const ECHOES_MAX: u8 = 3;
 
 pub(crate) const PROFILE: Profile = Profile {
-    elections: &[ElectionKind::Randomized],
+    elections: &[ElectionKind::Randomized, ElectionKind::Latency],
     disseminations: Dissemination::EVERY,
     changes_voters_itself: true,
     has_leader: true,

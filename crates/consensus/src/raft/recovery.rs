@@ -108,6 +108,7 @@ impl Raft {
             progress: Default::default(),
             backlogged: false,
             gossip: Gossip::new(restart.incarnation, members.me(), base),
+            mover: None,
             log,
             members,
             options,
@@ -118,6 +119,9 @@ impl Raft {
         }
         if born || amnesia {
             effects.append(Record::Amnesia(amnesia).into());
+        }
+        if !amnesia {
+            replica.begin_moving(now, &restart.memory);
         }
         replica.begin(now, amnesia, restart.head_start, effects);
         replica

@@ -3,6 +3,7 @@
 
 #[path = "driftwood/tests.rs"]
 mod driftwood;
+mod moving;
 mod voters;
 
 use std::time::Duration;

@@ -38,7 +38,7 @@ pub struct Tuning {
 }
 
 pub(crate) const PROFILE: Profile = Profile {
-    elections: &[ElectionKind::Ballot],
+    elections: &[ElectionKind::Ballot, ElectionKind::Latency],
     disseminations: Dissemination::EVERY,
     changes_voters_itself: false,
     has_leader: true,

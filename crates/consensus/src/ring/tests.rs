@@ -15,7 +15,8 @@ use super::{
     Tuning, Value, View, VoteRun, Votes,
 };
 use crate::{
-    Body, Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, Restart, Role, VoterSets,
+    Body, Effect, Effects, ElectionKind, Input, Members, Options, Protocol, ProtocolKind, Restart, Role,
+    VoterSets,
 };
 
 /// The first ballot of r1 with the election `ballot`.
@@ -271,8 +272,14 @@ fn a_member_that_refuses_does_not_stop_the_others() {
 /// alone.
 #[test]
 fn a_learner_passes_votes_on_and_adds_none() {
+    for &election in ProtocolKind::Ring.elections() {
+        passes_votes_on_and_adds_none(election);
+    }
+}
+
+fn passes_votes_on_and_adds_none(election: ElectionKind) {
     let tuning = Tuning { learners: RingLearners::Propose, ..Tuning::default() };
-    let options = Options { ring: tuning, ..ring_options() };
+    let options = Options { ring: tuning, election, ..ring_options() };
     let mut node = Node::of(options.clone(), 4, 3);
     let order = ring(&[1, 2, 4, 3]);
     let before = node.effects.last_lsn();

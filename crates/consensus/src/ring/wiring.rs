@@ -15,9 +15,11 @@ use crate::{
 crate::wiring::protocol!(
     Ring,
     acceptor,
-    /// A proposer that is in the ring sends its batches along it; others leave them to the coordinator.
+    /// A proposer that is in the ring sends its batches along it; others leave them to the coordinator. A replica that
+    /// lost its coordinator may be in a ring that is over, of which nobody told it.
     fn route(&self) -> Route {
-        let in_ring = self.is_in_ring() && !self.values.is_stuck() && self.is_proposer();
+        let has_ring = self.common.reported.view.leader.is_some() && self.is_in_ring();
+        let in_ring = has_ring && !self.values.is_stuck() && self.is_proposer();
         match self.state {
             State::Leader(_) => Route::Here,
             State::Follower | State::Candidate(_) | State::Learner(_) if in_ring => Route::Here,

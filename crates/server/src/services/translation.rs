@@ -175,6 +175,7 @@ pub(super) fn status(status: &crate::Status) -> StatusResponse {
         slots_missing: node.missing(),
         sources: node.sources,
         waits_for: node.waits_for.iter().map(|&id| group.name_of(id)).collect(),
+        commands_thousandths: node.share_of_commands(status.replica),
         ..StatusResponse::default()
     }
 }
@@ -527,7 +528,7 @@ mod tests {
         node.learners = vec![(ReplicaId(3), Slot(22))];
         node.peers = [2, 3, 9].map(|id| crate::PeerLink::new(ReplicaId(id), None)).into();
         node.peers[0].datagrams = true;
-        node.waits_for = vec![ReplicaId(2)];
+        (node.waits_for, node.origins) = (vec![ReplicaId(2)], vec![(ReplicaId(1), 400)]);
         node.round_trips = vec![(ReplicaId(3), Duration::from_millis(2))];
         let mut own = crate::Status {
             cluster: ClusterId(23),
@@ -575,6 +576,7 @@ mod tests {
             slots_missing: 100,
             sources: 21,
             waits_for: vec!["two".into()],
+            commands_thousandths: 400,
             ..StatusResponse::default()
         };
         assert_eq!(told, expected);

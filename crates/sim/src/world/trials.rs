@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use synod_consensus::{ElectionKind, Role};
+use synod_consensus::{ElectionKind, Options, ProtocolKind, Role};
 use synod_wire::{Ballot, Slot};
 
 use super::{FIRST, Happening, World};
@@ -31,8 +31,10 @@ use crate::{
 /// Election time-outs after which a cut network must have a leader that serves, if the election promises it.
 /// Raft's does not: it elects only a replica that has all that is committed, so a hub that lags cannot lead.
 /// A rotating election lets each replica try in its turn, and a replica that lags too far, once more.
-fn serves_within(election: ElectionKind) -> Option<u32> {
-    match election {
+fn serves_within(options: &Options) -> Option<u32> {
+    match options.election {
+        // Its own election is below.
+        ElectionKind::Latency if options.protocol == ProtocolKind::Raft => None,
         ElectionKind::Ballot => Some(4),
         ElectionKind::Rotating | ElectionKind::Latency => Some(8),
         _ => None,
@@ -158,7 +160,7 @@ impl World {
                 }
             }
             Phase::Electing(cut) => {
-                let within = serves_within(self.plan.settings.consensus.election);
+                let within = serves_within(&self.plan.settings.consensus);
                 if passed(self.now, cut.since) >= timeout * within.unwrap_or(LASTS / 2) {
                     self.must_serve(cut)?;
                 }
@@ -249,7 +251,7 @@ impl World {
 
     /// A violation, if the election promises what does not hold.
     fn demand_of_election(&self, holds: bool, detail: impl FnOnce() -> String) -> Checked {
-        let promises = serves_within(self.plan.settings.consensus.election).is_some();
+        let promises = serves_within(&self.plan.settings.consensus).is_some();
         demand(holds || !promises, Invariant::ServesWhenConnected, detail)
     }
 

@@ -3,7 +3,7 @@
 
 use synod_consensus::ProtocolKind;
 use synod_sim::{
-    outage::{GOODPUT_MIN_PERCENT, election_timeout, measure, rows},
+    outage::{GOODPUT_MIN_PERCENT, Lasting, Row, election_timeout, measure, rows},
     scenario::CASTS,
 };
 
@@ -37,6 +37,23 @@ fn serves_soon(protocol: ProtocolKind) {
                     row.name, cast.name
                 );
             }
+        }
+    }
+}
+
+/// The last in line after the coordinator of a ring does not know whether it reaches a quorum before the others have
+/// had their turns: it knows no leader for a while, and the ring that it knows is over.
+#[test]
+fn clients_of_each_member_of_a_ring_that_misses_only_the_coordinator_are_served_soon() {
+    let is_asked = |row: &Row| row.cases.iter().any(|case| matches!(case, Lasting::Unlinked { .. }));
+    let row = rows().into_iter().find(is_asked).expect("a row measures clients' waiting time");
+    for &cast in CASTS.iter().filter(|cast| cast.protocol == ProtocolKind::Ring) {
+        let measured = measure(cast, &row, SEEDS, None)
+            .unwrap_or_else(|violation| panic!("{}: violates {violation}", cast.name));
+        let (after_fault, after_crash) = row.bounds_of(cast);
+        for (bound, (longest, case)) in [after_fault, after_crash].into_iter().zip(measured.longest) {
+            let within = longest <= election_timeout() * bound;
+            assert!(within, "{}: {longest:?}, more than {bound} time-outs, in {case:?}", cast.name);
         }
     }
 }

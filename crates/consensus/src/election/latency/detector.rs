@@ -75,6 +75,21 @@ impl Detector {
         }
     }
 
+    /// The members are others from now on; `place_before` says where each stood, if it was one. New ones have answered
+    /// nothing, and missed nothing yet.
+    pub(super) fn change_members(&mut self, place_before: &[Option<usize>], me: usize) {
+        let number = self.number;
+        self.answered =
+            place_before.iter().map(|place| place.map_or(number, |at| self.answered[at])).collect();
+        self.lately = place_before
+            .iter()
+            .map(|place| place.map_or_else(VecDeque::new, |at| std::mem::take(&mut self.lately[at])))
+            .collect();
+        self.times =
+            place_before.iter().map(|place| place.map_or(UNREACHABLE, |at| self.times[at])).collect();
+        (self.me, self.times[me]) = (me, 0);
+    }
+
     /// Nanoseconds of the round trip to each member.
     pub(super) fn times(&self) -> &[u64] {
         &self.times

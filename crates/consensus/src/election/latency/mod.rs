@@ -24,6 +24,8 @@
 mod abstention;
 mod detector;
 mod memory;
+mod mover;
+mod origins;
 mod planted;
 mod preparation;
 mod rules;
@@ -32,6 +34,7 @@ mod survey;
 mod tests;
 
 pub use memory::Memory;
+pub(crate) use mover::{Mover, Seen};
 pub use planted::Bug;
 pub use rules::majority_time;
 
@@ -42,6 +45,7 @@ use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 use self::{
     abstention::Abstention,
     detector::Detector,
+    origins::Origins,
     preparation::Preparation,
     rules::Rules,
     survey::{Report, Survey},
@@ -68,11 +72,14 @@ pub struct Tuning {
     /// Pings in a row that a member may leave unanswered before it counts as unreachable; at least 1. The source
     /// begins with 1 and measures that 2 spares changes of the leader where messages are lost.
     pub misses: u32,
+    /// Whether the choice weighs from where commands come, which is beyond the source: the leader is chosen for the
+    /// mean of what commands wait, the way to it from the replicas that took them included.
+    pub origins: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { tolerance: Duration::from_millis(5), misses: 2 }
+        Tuning { tolerance: Duration::from_millis(5), misses: 2, origins: false }
     }
 }
 
@@ -95,6 +102,8 @@ pub struct LatencyAware {
     tolerance: Duration,
     planted: Option<crate::Bug>,
     detector: Detector,
+    /// From where commands come, if the choice weighs that.
+    origins: Option<Origins>,
     /// When the next pings leave.
     ping_at: Time,
     /// What this replica asks while it leads.
@@ -104,6 +113,8 @@ pub struct LatencyAware {
     /// Whether this replica could lead: its disk answers, and it does not lag.
     fit: bool,
     lags: bool,
+    /// Slots through this one are known to be decided by some replica.
+    known: Slot,
     /// Whether a member was better than this replica, which leads, in the last cycle.
     was_better: bool,
     /// The member that should lead instead, while the protocol asks for advice.
@@ -141,11 +152,13 @@ impl LatencyAware {
             tolerance: options.latency.tolerance,
             planted: options.planted_bug(),
             detector: Detector::new(members.count(), members.my_index(), options.latency.misses),
+            origins: options.latency.origins.then(|| Origins::new(members.count())),
             ping_at: now,
             survey: None,
             asked: 0,
             fit: true,
             lags: false,
+            known: Slot::ZERO,
             was_better: false,
             heir: None,
             is_active: false,
@@ -195,6 +208,9 @@ impl LatencyAware {
             return;
         }
         self.ping_at = now + self.period;
+        if let Some(origins) = &mut self.origins {
+            origins.forget();
+        }
         let number = self.detector.ping(now);
         self.tell_all(Message::Ping { number }, effects);
     }
@@ -207,7 +223,7 @@ impl LatencyAware {
             return;
         }
         let (rules, me) = (self.rules(), self.members.me());
-        let best = survey.best(&self.members, self.tolerance);
+        let best = survey.best(&self.members, self.tolerance, self.origins.as_ref(), &rules);
         self.heir = best.filter(|_| rules.moves(self.was_better)).map(|best| rules.heir(best, me));
         self.was_better = best.is_some();
         self.asked += 1;
@@ -263,6 +279,16 @@ impl LatencyAware {
         }
     }
 
+    /// Whether this leader may ask a member that it chose: while an operator's wish waits, nobody else is asked.
+    fn may_choose(&self, now: Time) -> bool {
+        self.wished.is_none_or(|wish| now >= wish.ends_at)
+    }
+
+    /// The member that should lead in place of this replica, as long as the protocol asks for advice.
+    fn heir(&self, now: Time) -> Option<ReplicaId> {
+        self.heir.filter(|_| self.may_choose(now))
+    }
+
     /// Stops asking: this replica does not lead, or no longer.
     fn ends_survey(&mut self) {
         (self.survey, self.was_better, self.heir) = (None, false, None);
@@ -306,6 +332,8 @@ impl Election for LatencyAware {
                     survey.reports(index, *number, Report { able, by_wish: *by_wish, times });
                 }
             }
+            // A protocol that hands over by a transfer of its own handles these (`Mover`).
+            Message::AskReady { .. } | Message::Ready { .. } => {}
             Message::HeartbeatRequest { .. }
             | Message::HeartbeatReply { .. }
             | Message::Rehearse { .. }
@@ -364,7 +392,7 @@ impl Election for LatencyAware {
 
     fn decided(&mut self, known: Slot, here: Slot, lags: bool) {
         self.failures.decided(known, here, lags);
-        self.lags = lags;
+        (self.known, self.lags) = (known, lags);
         let rules = self.rules();
         if let Some(preparation) = &mut self.preparation {
             preparation.decided(known, here, &rules);
@@ -427,6 +455,17 @@ impl Election for LatencyAware {
         (nanos != rules::UNREACHABLE).then(|| Duration::from_nanos(nanos))
     }
 
+    fn ordered(&mut self, origin: ReplicaId, commands: u64) {
+        if let Some((origins, index)) = self.origins.as_mut().zip(self.members.index(origin)) {
+            origins.add(index, commands);
+        }
+    }
+
+    fn origins(&self) -> Vec<(ReplicaId, u64)> {
+        let Some(origins) = &self.origins else { return Vec::new() };
+        self.members.ids().iter().copied().zip(origins.thousandths()).collect()
+    }
+
     fn memory(&self) -> super::Memory {
         super::Memory { latency: Some(Memory::of(self)) }
     }
@@ -447,9 +486,7 @@ impl Election for LatencyAware {
     }
 
     fn advice(&self, now: Time) -> Advice {
-        // While an operator's wish waits, nobody else is asked.
-        let heir = self.heir.filter(|_| self.wished.is_none_or(|wish| now >= wish.ends_at));
-        match (self.failures.advice(now), heir) {
+        match (self.failures.advice(now), self.heir(now)) {
             (Advice::Stay, Some(heir)) => Advice::HandTo(heir),
             (advice, _) => advice,
         }

@@ -41,6 +41,10 @@ pub enum Bug {
     CountsEachRequest,
     /// A member that has made sure too late that it can lead stands all the same.
     StandsLate,
+    /// A leader of Raft hands over to the better member before that one is ready.
+    TransfersAtOnce,
+    /// Where the choice should weigh from where commands come, it does not.
+    IgnoresOrigins,
 }
 
 impl Bug {
@@ -64,6 +68,8 @@ impl Bug {
         Bug::ForgetsWithEpoch,
         Bug::CountsEachRequest,
         Bug::StandsLate,
+        Bug::TransfersAtOnce,
+        Bug::IgnoresOrigins,
     ];
 }
 
@@ -93,6 +99,8 @@ pub(super) fn rules(planted: Option<crate::Bug>) -> Rules {
         Bug::ForgetsWithEpoch => rules.counts_in_next_epoch = |_| false,
         Bug::CountsEachRequest => rules.spares = |_| false,
         Bug::StandsLate => rules.is_in_time = |_, _| true,
+        Bug::TransfersAtOnce => rules.transfers_at_once = |_| true,
+        Bug::IgnoresOrigins => rules.time_of_command = |majority, _| majority,
     }
     rules
 }

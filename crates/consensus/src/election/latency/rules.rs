@@ -82,6 +82,18 @@ rules! {
         chosen
     }
 
+    /// How long a command waits, if a member leads, where the choice weighs from where commands come: for the leader's
+    /// majority, and in the mean for the way to the leader and back.
+    fn time_of_command(majority: u64, way: u64) -> u64 {
+        majority.saturating_add(way)
+    }
+
+    /// Whether a leader above an election that a protocol has itself hands over before the member has said that it is
+    /// ready: it does not, since it proposes nothing meanwhile.
+    fn transfers_at_once(_heir: ReplicaId) -> bool {
+        false
+    }
+
     /// A member that was asked to take over stands once its disk has written a record since, a quorum has answered
     /// it since, and it knows what was decided then. Until then the leader goes on.
     fn may_stand(durable: bool, quorum: bool, caught_up: bool) -> bool {

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use synod_wire::{ReplicaId, Time};
 
-use super::rules::{Rules, UNREACHABLE, better_leader, majority_time};
+use super::{
+    origins::Origins,
+    rules::{Rules, UNREACHABLE, better_leader, majority_time},
+};
 use crate::Members;
 
 /// One cycle. Its matrix begins without any time, so nothing is left of a member that has crashed since the last one
@@ -65,8 +68,15 @@ impl Survey {
         }
     }
 
-    /// The member that should lead in place of this replica; nobody after an operator moved leadership.
-    pub(super) fn best(&self, members: &Members, tolerance: Duration) -> Option<ReplicaId> {
+    /// The member that should lead in place of this replica; nobody after an operator moved leadership. With `origins`
+    /// both parts of the time of a command may be off by two tolerances, so twice as much must be gained.
+    pub(super) fn best(
+        &self,
+        members: &Members,
+        tolerance: Duration,
+        origins: Option<&Origins>,
+        rules: &Rules,
+    ) -> Option<ReplicaId> {
         if self.by_wish.contains(&true) {
             return None;
         }
@@ -74,8 +84,13 @@ impl Survey {
         let time = |voter: ReplicaId| {
             let Some(row) = row_of(voter) else { return UNREACHABLE };
             let to = |other| members.index(other).map_or(UNREACHABLE, |index| row[index]);
-            majority_time(members.voters(), to)
+            let majority = majority_time(members.voters(), to);
+            match origins.zip(row_of(members.me())) {
+                Some((origins, mine)) => rules.time_of_command(majority, origins.way(row, mine)),
+                None => majority,
+            }
         };
+        let tolerance = if origins.is_some() { tolerance * 2 } else { tolerance };
         better_leader(members.voters(), members.me(), tolerance, time)
     }
 }

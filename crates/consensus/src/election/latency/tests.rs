@@ -391,7 +391,7 @@ fn exactly_a_quorum(planted: Option<Bug>) -> Network {
     let far = |from: usize, to: usize| if from.abs_diff(to) == 1 { 10 } else { 100 };
     let delays: Vec<Vec<u64>> =
         (0..5).map(|from| (0..5).map(|to| if from == to { 0 } else { far(from, to) }).collect()).collect();
-    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let tuning = Tuning { tolerance: ms(1), ..Tuning::default() };
     let mut network = Network::with(planted, 5, &delays, tuning, 0);
     (network.members[3].is_up, network.members[4].is_up) = (false, false);
     network.try_to_lead(0, Ballot { round: 1, replica: ReplicaId(1) });
@@ -410,7 +410,7 @@ fn serves_while_the_disk_of_the_best_hangs(planted: Option<Bug>) -> bool {
 
 /// The links of the chosen member to all but the leader are cut as it is asked to take over.
 fn serves_while_the_best_is_cut_off(planted: Option<Bug>) -> bool {
-    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let tuning = Tuning { tolerance: ms(1), ..Tuning::default() };
     let mut network = Network::with(planted, 5, &green_and_red(30), tuning, 0);
     network.try_to_lead(0, Ballot { round: 1, replica: ReplicaId(1) });
     while !network.sent.values().any(|(_, _, sent)| matches!(sent, Sent::TakeOver)) {
@@ -427,7 +427,7 @@ fn serves_while_the_best_is_cut_off(planted: Option<Bug>) -> bool {
 
 /// The best member gives up soon after it begins to lead, each time.
 fn leads_seldom_where_it_fails(planted: Option<Bug>) -> bool {
-    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let tuning = Tuning { tolerance: ms(1), ..Tuning::default() };
     let mut delays = green_and_red(60);
     // The fourth is nearest to a majority.
     for other in (0..5).filter(|&other| other != 3) {
@@ -452,7 +452,7 @@ fn leads_seldom_where_it_fails(planted: Option<Bug>) -> bool {
 
 /// A far member leads first, and a near one takes over.
 fn leaves_the_far(planted: Option<Bug>) -> bool {
-    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let tuning = Tuning { tolerance: ms(1), ..Tuning::default() };
     let mut network = Network::with(planted, 7, &green_and_red(30), tuning, 0);
     network.try_to_lead(0, Ballot { round: 1, replica: ReplicaId(1) });
     network.run_until(seconds(20));
@@ -469,7 +469,7 @@ fn answers_an_unknown_leader(planted: Option<Bug>) -> bool {
 
 /// A member that crashed is not chosen, where the others would be worse if it lived.
 fn leaves_out_the_crashed(planted: Option<Bug>) -> bool {
-    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let tuning = Tuning { tolerance: ms(1), ..Tuning::default() };
     let mut network = Network::with(planted, 7, &green_and_red(30), tuning, 0);
     network.try_to_lead(2, Ballot { round: 3, replica: ReplicaId(3) });
     network.run_until(seconds(20));
@@ -485,7 +485,7 @@ fn leaves_out_the_crashed(planted: Option<Bug>) -> bool {
 
 /// A leader with bursts of work, which three of four pings meet at most, stays.
 fn stays_where_it_is_busy(planted: Option<Bug>) -> bool {
-    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let tuning = Tuning { tolerance: ms(1), ..Tuning::default() };
     let mut network = Network::with(planted, 7, &green_and_red(30), tuning, 0);
     network.try_to_lead(2, Ballot { round: 3, replica: ReplicaId(3) });
     network.run_until(seconds(20));
@@ -496,7 +496,7 @@ fn stays_where_it_is_busy(planted: Option<Bug>) -> bool {
 
 /// An operator moves leadership to a far member, and the one that led before sleeps for a moment.
 fn follows_a_wish_whose_member_sleeps(planted: Option<Bug>) -> bool {
-    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let tuning = Tuning { tolerance: ms(1), ..Tuning::default() };
     let mut network = Network::with(planted, 7, &green_and_red(30), tuning, 0);
     network.try_to_lead(2, Ballot { round: 3, replica: ReplicaId(3) });
     network.run_until(seconds(20));
@@ -524,7 +524,7 @@ fn is_remembered_by_all(planted: Option<Bug>) -> bool {
         _ => 60,
     };
     let delays: Vec<Vec<u64>> = (0..5).map(|from| (0..5).map(|to| far(from, to)).collect()).collect();
-    let tuning = Tuning { tolerance: ms(1), misses: 2 };
+    let tuning = Tuning { tolerance: ms(1), ..Tuning::default() };
     let mut network = Network::with(planted, 9, &delays, tuning, 0);
     network.try_to_lead(0, Ballot { round: 1, replica: ReplicaId(1) });
     while network.now < seconds(300) {
@@ -550,7 +550,7 @@ fn stays_where_all_links_change(planted: Option<Bug>) -> bool {
     let equal: Vec<Vec<u64>> =
         (0..5).map(|from| (0..5).map(|to| u64::from(from != to) * 10).collect()).collect();
     let stays = |start: u64| {
-        let tuning = Tuning { tolerance: ms(1), misses: 2 };
+        let tuning = Tuning { tolerance: ms(1), ..Tuning::default() };
         let mut network = Network::with(planted, 11, &equal, tuning, 0);
         for member in 1..5 {
             network.run_until(Time::ZERO + ms(170 * member as u64));
@@ -673,10 +673,93 @@ fn leaves_a_leader_that_works_when_answers_are_late(planted: Option<Bug>) -> boo
     !stands_after(TIMEOUT)
 }
 
+/// Above an election that a protocol has itself: r1 leads far from the others, and asks r2 whether it is ready.
+fn waits_until_the_best_is_ready(planted: Option<Bug>) -> bool {
+    let planted = planted.map(crate::Bug::LatencyElection);
+    let options = Options { election: ElectionKind::Latency, planted, ..Options::default() };
+    let members = Members::new([1, 2, 3].map(ReplicaId), ReplicaId(1));
+    let mut one = Mover::new(&options, members, &crate::election::Memory::default(), Time::ZERO);
+    let (mut now, mut asked, mut waits) = (Time::ZERO + Duration::from_secs(100), None, true);
+    one.leads(now, Ballot { round: 1, replica: ReplicaId(1) });
+    for _ in 0..5 {
+        let mut effects = Effects::new(Lsn::ZERO);
+        waits &= one.on_timer(now, true, &mut effects).is_none();
+        let said: Vec<Any> = effects
+            .drain()
+            .filter_map(|effect| match effect {
+                Effect::Send { message, .. } => Some(message),
+                _ => None,
+            })
+            .collect();
+        for message in said {
+            let answer = match message {
+                Any::Election(Message::Ping { number }) => Message::Pong { number },
+                Any::Election(Message::AskTimes { number }) => Message::Times {
+                    number,
+                    able: true,
+                    by_wish: false,
+                    times: vec![nanos(300), 0, nanos(2)],
+                },
+                Any::Election(Message::AskReady { number }) => {
+                    asked = Some(number);
+                    continue;
+                }
+                _ => continue,
+            };
+            let (term, late) = (multipaxos::Record::Promised(Ballot::ZERO).into(), now + ms(300));
+            assert_eq!(one.receive(late, ReplicaId(2), &answer, term, &mut effects), None);
+        }
+        now += options.election_timeout;
+    }
+    let ready = Message::Ready { number: asked.unwrap_or_default() };
+    let term = multipaxos::Record::Promised(Ballot::ZERO).into();
+    waits && one.receive(now, ReplicaId(2), &ready, term, &mut Effects::new(Lsn::ZERO)) == Some(ReplicaId(2))
+}
+
+/// r1 leads and is nearest to a majority, and all commands come from r3, which is far from r1.
+fn follows_the_commands(planted: Option<Bug>) -> bool {
+    let chosen = |origins: bool| {
+        let planted = planted.map(crate::Bug::LatencyElection);
+        let mut options = Options { election: ElectionKind::Latency, planted, ..Options::default() };
+        options.latency.origins = origins;
+        let mut one =
+            LatencyAware::new(&options, Members::new([1, 2, 3].map(ReplicaId), ReplicaId(1)), Time::ZERO);
+        one.ordered(ReplicaId(3), 10);
+        let mut effects = Effects::new(Lsn::ZERO);
+        let rows = [[0, 20, 200], [20, 0, 30], [200, 30, 0]].map(|row| row.map(nanos));
+        let survey = Survey::new(1, Time::ZERO, 3, None);
+        let mut survey = survey.next(2, Time::ZERO, 0, &rows[0], &Rules::SOUND);
+        for (member, times) in rows.iter().enumerate().skip(1) {
+            survey.reports(member, 2, Report { able: true, by_wish: false, times });
+        }
+        (one.survey, one.was_better) = (Some(survey), true);
+        one.ask(Time::ZERO, &mut effects);
+        one.heir
+    };
+    assert_eq!(chosen(false), None, "r1 is nearest to a majority, with r2");
+    chosen(true) == Some(ReplicaId(3))
+}
+
+#[test]
+fn a_follower_forgets_from_where_commands_came_too() {
+    let mut options = Options { election: ElectionKind::Latency, ..Options::default() };
+    options.latency.origins = true;
+    let members = Members::new([1, 2, 3].map(ReplicaId), ReplicaId(2));
+    let mut two = LatencyAware::new(&options, members, Time::ZERO);
+    two.ordered(ReplicaId(1), 1000);
+    two.ordered(ReplicaId(9), 1000);
+    for round in 0..40 {
+        two.on_timer(Time::ZERO + options.election_timeout * round, true, &mut Effects::new(Lsn::ZERO));
+    }
+    two.ordered(ReplicaId(3), 1000);
+    assert!(matches!(two.origins()[..], [(ReplicaId(1), 0..10), (ReplicaId(2), 0), (ReplicaId(3), 990..)]));
+    assert_eq!(one_of_three(2, None).origins(), [], "by default nothing is counted");
+}
+
 /// A bug, and a scene that goes well without it.
 type Scene = (Bug, fn(Option<Bug>) -> bool);
 
-const SCENES: [Scene; 18] = [
+const SCENES: [Scene; 20] = [
     (Bug::StandsBeforeRecord, serves_while_the_disk_of_the_best_hangs),
     (Bug::StandsWithoutQuorum, serves_while_the_best_is_cut_off),
     (Bug::NeverAbstains, leads_seldom_where_it_fails),
@@ -695,6 +778,8 @@ const SCENES: [Scene; 18] = [
     (Bug::ForgetsWithEpoch, keeps_the_wish_in_the_next_epoch),
     (Bug::CountsEachRequest, is_left_out_once_for_requests_in_a_row),
     (Bug::StandsLate, leaves_a_leader_that_works_when_answers_are_late),
+    (Bug::TransfersAtOnce, waits_until_the_best_is_ready),
+    (Bug::IgnoresOrigins, follows_the_commands),
 ];
 
 #[test]

@@ -84,7 +84,7 @@ impl Network {
         misses: u32,
         loss_percent: u64,
     ) -> Network {
-        Network::with(None, seed, delays, Tuning { tolerance, misses }, loss_percent)
+        Network::with(None, seed, delays, Tuning { tolerance, misses, ..Tuning::default() }, loss_percent)
     }
 
     /// The same with a bug.

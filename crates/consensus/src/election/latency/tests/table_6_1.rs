@@ -60,7 +60,13 @@ fn network(column: &Column, kind: Kind) -> Network {
     };
     let tolerance = if kind == Kind::Basic { Duration::MAX } else { Duration::from_millis(15) };
     let misses = if kind == Kind::Latency { 1 } else { 2 };
-    let mut network = Network::with(None, red, &matrix(2, 2 * red + 2), Tuning { tolerance, misses }, 0);
+    let mut network = Network::with(
+        None,
+        red,
+        &matrix(2, 2 * red + 2),
+        Tuning { tolerance, misses, ..Tuning::default() },
+        0,
+    );
     network.losses = matrix(good_loss, bad_loss);
     // The delays of the document's links do not vary.
     network.jitter = 0;
