@@ -23,8 +23,8 @@
 //!    with what it accepted (`Promise`).
 //! 3. `handle_promise` collects the answers. With a quorum `complete_phase_1` adopts their values, and leads.
 //! 4. The replica around the protocol gives a batch (`Replica::order` in `crates/replica/src/proposing.rs`; `handle` in
-//!    `../wiring.rs` takes the input) to `propose`. The end of the burst (`flush_all` in `wiring.rs`) gives it to all with
-//!    the others of the burst (`send_accepts`: `Accept`), and to this replica's own log.
+//!    `../wiring.rs` takes the input) to `propose`. The end of the burst (`flush_all` in `wiring.rs`) gives it to all
+//!    with the others of the burst (`send_accepts`: `Accept`), and to this replica's own log.
 //! 5. At a member, `handle_accept` writes a record. Its vote leaves once that is durable (`send_accepted`: `Accepted`).
 //! 6. The leader counts the votes of members (`handle_accepted`), and its own once its record is durable
 //!    (`count_own_votes`). With a quorum `Acceptor` (`../acceptor.rs`) knows that the slot is decided.
