@@ -158,8 +158,10 @@ mod tests {
     #[test]
     fn a_protocol_goes_with_its_own_elections_and_with_the_durabilities_that_it_survives() {
         let all = || Combination::legal().filter(|it| matches!(it.protocol, ProtocolKind::Raft));
-        assert_eq!(all().count(), Dissemination::ALL.len() * Durability::ALL.len());
-        assert!(all().all(|it| it.election == ElectionKind::Randomized));
+        // An election of its own, and the same with the leader moved by latency.
+        assert_eq!(all().count(), 2 * Dissemination::ALL.len() * Durability::ALL.len());
+        let elections = [ElectionKind::Randomized, ElectionKind::Latency];
+        assert!(all().all(|it| elections.contains(&it.election)));
         let legal: Vec<Combination> = Combination::legal().collect();
         for &(_, protocol) in ProtocolKind::ALL {
             for &(_, election) in ElectionKind::ALL {
@@ -171,7 +173,7 @@ mod tests {
         }
         let raft = Combination { protocol: ProtocolKind::Raft, ..legal[0] };
         let why = raft.check().unwrap_err().to_string();
-        assert_eq!(why, "election ballot does not go with raft; accepted: randomized");
+        assert_eq!(why, "election ballot does not go with raft; accepted: randomized, latency");
         let rounds = |dissemination| {
             let (protocol, election) = (ProtocolKind::Rounds, ElectionKind::None);
             Combination::of(protocol, election, dissemination, Durability::Sync).check()

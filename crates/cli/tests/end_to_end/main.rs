@@ -88,6 +88,36 @@ async fn merged_groups_lose_nothing_acknowledged_by_kills_under_load() {
     kills(&["--groups=merge:3"]).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "half a minute: run it when the election by latency changes"]
+async fn a_leader_chosen_by_latency_loses_nothing_acknowledged_by_kills_under_load() {
+    kills(&["--protocol=raft", "--election=latency"]).await;
+    kills(&["--protocol=ring", "--election=latency"]).await;
+}
+
+/// Nobody leads: each replica is killed, and then all are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a quarter of a minute: run it when the log in rounds changes"]
+async fn rounds_lose_nothing_acknowledged_by_kills_under_load() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut flags = SMALL.to_vec();
+    flags.extend(["--protocol=rounds", "--laboratory"]);
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
+    let load = Load::start(&cluster.endpoints());
+    progress(&load, 50).await;
+    for index in 0..3 {
+        cluster.kill(index);
+        progress(&load, 100).await;
+        cluster.restart(index);
+        progress(&load, 100).await;
+    }
+    (0..3).for_each(|index| cluster.kill(index));
+    (0..3).for_each(|index| cluster.restart(index));
+    progress(&load, 100).await;
+    finish(cluster, load, &[0, 1, 2]).await;
+}
+
 async fn kills(ordering: &[&str]) {
     let _alone = ONE_AT_A_TIME.lock().await;
     let rounds = env::var("SYNOD_E2E_ROUNDS").map_or(1, |rounds| rounds.parse().expect("a number of rounds"));

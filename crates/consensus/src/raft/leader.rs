@@ -52,6 +52,10 @@ impl Leader {
         self.transfer.is_some()
     }
 
+    pub(super) fn transfers_to(&self) -> Option<ReplicaId> {
+        self.transfer.as_ref().map(|transfer| transfer.to)
+    }
+
     pub(super) fn tick_at(&self) -> Time {
         let transfer = self.transfer.as_ref().map_or(Time::NEVER, |transfer| {
             transfer.until.min(transfer.asked.as_ref().map_or(Time::NEVER, Resend::at))

@@ -49,11 +49,17 @@ impl Raft {
     pub(super) fn measure(&mut self, now: Time, effects: &mut Effects) {
         let fit = self.disk.answers(now, self.options.election_timeout);
         let heir = self.mover.as_mut().and_then(|mover| mover.on_timer(now, fit, effects));
-        self.transfer_to(now, heir, effects);
+        self.transfer_to(now, heir.map(|heir| (heir, false)), effects);
     }
 
-    fn transfer_to(&mut self, now: Time, heir: Option<ReplicaId>, effects: &mut Effects) {
-        if let Some(heir) = heir.filter(|_| !self.is_transferring()) {
+    /// Hands over to a voter. While that is under way, only another one that is wished takes its place.
+    fn transfer_to(&mut self, now: Time, heir: Option<(ReplicaId, bool)>, effects: &mut Effects) {
+        let State::Leader(leader) = &self.state else { return };
+        let admits = |heir, wished| match leader.transfers_to() {
+            None => true,
+            Some(present) => wished && present != heir,
+        };
+        if let Some((heir, _)) = heir.filter(|&(heir, wished)| admits(heir, wished)) {
             self.transfer(now, heir, effects);
         }
     }
@@ -70,10 +76,6 @@ impl Raft {
         let Some(mover) = &mut self.mover else { return };
         let heir = mover.receive(now, from, message, term.into(), effects);
         self.transfer_to(now, heir, effects);
-    }
-
-    fn is_transferring(&self) -> bool {
-        matches!(&self.state, State::Leader(leader) if leader.is_transferring())
     }
 
     /// Hands over to a voter since an operator wants that: at once or, if leadership moves by latency, once it is

@@ -339,7 +339,7 @@ impl RoundsLog {
         }
         match *message {
             Message::Ask { life, number } => return self.asked(from, life, number, effects),
-            Message::Told { life, number, last } => return self.told(from, life, number, last, effects),
+            Message::Told { life, number, last } => return self.told(now, from, life, number, last, effects),
             _ => {}
         }
         let Some(round) = message.round(self.rounds) else { return };
@@ -356,8 +356,12 @@ impl RoundsLog {
             }
         }
         if round < self.round {
-            // The sender is behind; letters of this round make it follow.
-            return self.begin_if_resting(now, effects);
+            // The sender is behind; letters of this round make it follow. If it has nothing to order and lacks nothing,
+            // its letter is late, and its phase ends by itself: on a slow link each phase would wake the next one.
+            if message.is_busy() || message.decided() != self.slots.decided() {
+                self.begin_if_resting(now, effects);
+            }
+            return;
         }
         if round == self.round.next() && !self.rests {
             let elapsed = self.elapsed(now);
@@ -742,6 +746,9 @@ impl Protocol for RoundsLog {
                 self.durable = self.durable.max(lsn);
                 self.slots.durable(lsn, effects);
                 self.hear_own(now, effects);
+                if self.is_busy() {
+                    self.begin_if_resting(now, effects);
+                }
             }
             Input::Link { peer, link } => self.link(now, peer, link, effects),
             Input::Timer => self.on_timer(now, effects),

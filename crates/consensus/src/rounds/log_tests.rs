@@ -647,6 +647,34 @@ fn a_slot_of_which_only_a_vote_is_heard_keeps_nobody_busy() {
     );
 }
 
+/// The others rest. That a slot is decided shows in what they tell a reader, or a replica with a new session.
+#[test]
+fn who_is_told_of_a_slot_that_it_lacks_begins_a_phase() {
+    for last in [Slot(0), Slot(1)] {
+        let (mut replica, mut effects) = alone();
+        let _ = effects.drain();
+        assert!(replica.rests, "nothing is to be ordered");
+        let told = Message::Told { life: replica.life, number: 0, last };
+        replica.step(Time::ZERO, Input::Receive { from: ReplicaId(2), message: told.into() }, &mut effects);
+        assert_eq!(replica.rests, last == Slot(0), "{last}");
+    }
+}
+
+/// The letter of a slow link wakes nobody if its sender has nothing to order, and lacks nothing.
+#[test]
+fn a_late_letter_that_says_nothing_ends_no_rest() {
+    let letter = |phase, busy| Message::Here { phase, place: 1, decided: Slot::ZERO, busy, delay_micros: 0 };
+    for busy in [false, true] {
+        let (mut replica, mut effects) = alone();
+        let _ = effects.drain();
+        replica.enter(letter(4, false).round(replica.rounds).expect("it is of a round"));
+        assert!(replica.rests);
+        let late = letter(3, busy);
+        replica.step(Time::ZERO, Input::Receive { from: ReplicaId(2), message: late.into() }, &mut effects);
+        assert_eq!(replica.rests, !busy);
+    }
+}
+
 #[test]
 fn crashes_and_loss_leave_one_order() {
     for seed in 0..60 {

@@ -223,7 +223,7 @@ fn what_does_not_go_together_is_refused_with_the_reason_before_anything_happens(
     let mut config = group.config(1);
     config.settings.consensus.protocol = ProtocolKind::Raft;
     let refused = Node::start_blocking(config, Diary::default()).unwrap_err();
-    let why = "configuration: election ballot does not go with raft; accepted: randomized";
+    let why = "configuration: election ballot does not go with raft; accepted: randomized, latency";
     assert_eq!(refused.to_string(), why);
 
     let node = Node::start_blocking(group.config(1), Diary::default()).unwrap();

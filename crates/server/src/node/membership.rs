@@ -29,8 +29,8 @@ const JOINING_GLANCE: Duration = Duration::from_millis(10);
 /// The time between two attempts to publish, which doubles up to `RETRY_MAX`.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// How long a replica hears no leader before it asks the others whether it is still a member, and how
-/// long it waits between two such questions.
+/// How long a replica is without sessions to a leader and from it before it asks the others whether it is still a
+/// member, and how long it waits between two such questions.
 const LEADERLESS_MAX: Duration = Duration::from_secs(5);
 /// How long a replica that joins, and cannot serve clients yet, waits before it says why.
 const JOINING_INTERVAL: Duration = Duration::from_secs(10);
@@ -110,7 +110,7 @@ impl Membership {
         }
         let mut publish_at = Instant::now();
         let mut retry = RETRY_MIN;
-        let mut led_at = Instant::now();
+        let mut heard_at = Instant::now();
         let mut was_ready = false;
         let mut look_at = Instant::now() + PATIENCE;
         let mut obstacles = Vec::new();
@@ -126,19 +126,20 @@ impl Membership {
                 continue;
             }
             // A replica that was removed from the first group alone hears nothing of its leaders any more.
-            let left = self.handle.group().member(self.me).is_none();
-            if left || !hears_leader(&self.handle.status(), self.me) {
-                if now - led_at >= LEADERLESS_MAX {
-                    if self.was_removed(&mut warnings) {
-                        watch.removed.store(true, Ordering::Release);
-                        return;
-                    }
-                    led_at = Instant::now();
+            let (group, status) = (self.handle.group(), self.handle.status());
+            let (left, has_leader) = (group.member(self.me).is_none(), group.protocol.has_leader());
+            if !left && has_sessions(&status, has_leader, self.me) {
+                heard_at = now;
+            } else if now - heard_at >= LEADERLESS_MAX {
+                if self.was_removed(&mut warnings) {
+                    watch.removed.store(true, Ordering::Release);
+                    return;
                 }
-                continue;
+                heard_at = Instant::now();
             }
-            led_at = now;
-            if now < publish_at {
+            // A voter that has no session to its leader may reach it by another one.
+            let is_led = !has_leader || status.leader.is_some();
+            if left || !is_led || now < publish_at {
                 continue;
             }
             if let Some((expected, change)) = self.news() {
@@ -282,11 +283,15 @@ impl Membership {
     }
 }
 
-/// Whether a replica leads, or knows a leader to which there is a session. A learner that was cut off for long goes on
-/// believing in the leader that it had.
-fn hears_leader(status: &NodeStatus, me: ReplicaId) -> bool {
-    let is_up = |leader| status.peers.iter().any(|peer| peer.id == leader && peer.up_since.is_some());
-    status.leader.is_some_and(|leader| leader == me || is_up(leader))
+/// Whether a replica leads, or knows a leader with sessions to it and from it. A learner that was cut off for long goes
+/// on believing in the leader that it had. Where nobody leads, sessions with anybody count, or that there is nobody.
+fn has_sessions(status: &NodeStatus, has_leader: bool, me: ReplicaId) -> bool {
+    let is_up = |id| status.peers.iter().any(|peer| peer.id == id && peer.up_since.is_some());
+    if has_leader {
+        status.leader.is_some_and(|leader| leader == me || is_up(leader))
+    } else {
+        status.peers.is_empty() || status.peers.iter().any(|peer| is_up(peer.id))
+    }
 }
 
 fn addresses<'a>(members: impl Iterator<Item = &'a Member>) -> Vec<String> {
@@ -294,11 +299,12 @@ fn addresses<'a>(members: impl Iterator<Item = &'a Member>) -> Vec<String> {
     urls.filter_map(|url| urls::peer_address(url).ok()).collect()
 }
 
-/// Whether an answer says that a replica was removed. Only an answer with a group that is no older than the one that
-/// the replica knows, to which its id was known, counts.
+/// Whether an answer says that a replica was removed, and that decisions do not need it any more. Only an answer with a
+/// group that is no older than the one that the replica knows, to which its id was known, counts.
 fn says_removed(told: &Origin, known: &Group, me: ReplicaId) -> bool {
     told.present.version >= known.version
         && told.present.member(me).is_none()
+        && !told.present.counts(me)
         && me < told.present.next_id
         && !told.staying.contains(&me)
 }
@@ -330,17 +336,21 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_without_a_session_is_not_heard() {
+    fn a_leader_without_a_session_is_not_heard_and_where_nobody_leads_any_session_counts() {
         let status = |leader: u64, up_since| {
             let mut status = NodeStatus::default();
             status.leader = Some(ReplicaId(leader));
             status.peers.push(PeerLink::new(ReplicaId(1), up_since));
             status
         };
-        assert!(hears_leader(&status(3, None), R3), "it leads");
-        assert!(hears_leader(&status(1, Some(Instant::now())), R3));
-        assert!(!hears_leader(&status(1, None), R3), "the leader has let go of it");
-        assert!(!hears_leader(&NodeStatus::default(), R3));
+        let (up, down) = (status(1, Some(Instant::now())), status(1, None));
+        assert!(has_sessions(&status(3, None), true, R3), "it leads");
+        assert!(has_sessions(&up, true, R3));
+        assert!(!has_sessions(&down, true, R3), "the leader has let go of it");
+        assert!(!has_sessions(&NodeStatus::default(), true, R3));
+        // Where nobody leads.
+        assert!(has_sessions(&up, false, R3) && !has_sessions(&down, false, R3));
+        assert!(has_sessions(&NodeStatus::default(), false, R3), "it is alone");
     }
 
     #[test]

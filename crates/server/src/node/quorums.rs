@@ -11,11 +11,11 @@ pub(super) fn most(needed: Threshold) -> &'static str {
     }
 }
 
-/// What a set of voters that decides is called.
-pub(super) fn name(needed: Threshold) -> &'static str {
+/// What a set of voters is that cannot decide.
+pub(super) fn too_few(needed: Threshold) -> &'static str {
     match needed {
-        Threshold::Majority => "majority",
-        Threshold::TwoThirds => "two thirds",
+        Threshold::Majority => "no majority",
+        Threshold::TwoThirds => "not more than two thirds of all",
     }
 }
 

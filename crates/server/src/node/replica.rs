@@ -108,9 +108,9 @@ impl OnNode {
             let names = if others.is_empty() { "no other".into() } else { self.names_of(others).join(", ") };
             let unless = if group.protocol.recovers_itself() { " unless a leader is left" } else { "" };
             format!(
-                "the voters that are left ({names}) are no {}, so waiting does not help{unless}: stop the replica and put \
+                "the voters that are left ({names}) are {}, so waiting does not help{unless}: stop the replica and put \
                  its log back, if there is a copy of it",
-                quorums::name(needed)
+                quorums::too_few(needed)
             )
         };
         let (of, there) = (self.named("of"), self.named("in"));

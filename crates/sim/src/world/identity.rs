@@ -135,6 +135,7 @@ impl Files {
     /// Forgets all other replicas that it met.
     pub(super) fn forget_all_but(&mut self, remembers: impl Fn(ReplicaId) -> bool) {
         self.book.retain(|&id, _| remembers(id));
+        self.welcomed.retain(|&id| remembers(id));
     }
 
     /// Whether the replica `id` has welcomed this one.

@@ -215,7 +215,7 @@ impl World {
             return Ok(());
         }
         if self.network.wire() == Wire::Datagram
-            && !(self.is_heard(to, from) && self.knows_birth(to, from, birth))
+            && !(self.is_peer(to, from) && self.is_heard(to, from) && self.knows_birth(to, from, birth))
         {
             self.coverage.messages_lost += 1;
             self.note_loss(number, Loss::Stranger);
@@ -366,7 +366,9 @@ impl World {
             return Ok(());
         }
         self.see(&Sight::Takes { of, event: &news.event() });
-        if let (News::Link { peer, link }, Some(life)) = (news, &mut self.machines[of].life) {
+        // Datagrams have no sessions, so none keeps a removed node as a peer.
+        let sessions = self.network.wire() != Wire::Datagram;
+        if let (News::Link { peer, link }, Some(life), true) = (news, &mut self.machines[of].life, sessions) {
             life.parting.linked(life.clock.read(self.now), peer, link == Link::Up);
         }
         self.take_all(of, || news.event())

@@ -18,6 +18,7 @@ impl World {
         now: Time,
         replicas: impl Iterator<Item = &'a Replica>,
     ) -> Parting<()> {
+        let all = self.reaches_all();
         let machine = &mut self.machines[of];
         let timeout = self.plan.settings.consensus.election_timeout;
         let mut parting = Parting::new(timeout, self.plan.groups);
@@ -25,7 +26,9 @@ impl World {
             let (members, former) = peers_of(&machine.files, of, replica.group(), machine.id);
             parting.group(now, of, replica.group(), members, former);
         }
-        machine.files.forget_all_but(|id| parting.remembers(id));
+        if !all {
+            machine.files.forget_all_but(|id| parting.remembers(id));
+        }
         parting
     }
 
@@ -60,24 +63,26 @@ impl World {
             || self.machines[of].life.as_ref().is_some_and(|life| life.parting.has(self.machines[peer].id))
     }
 
-    /// Whether a node that hears no leader, or is no member as far as it knows, learns that it was removed when it asks
-    /// the others, as it does after a while.
+    /// Whether a removed node learns by asking that it was removed. It asks those that it knows once it has had no
+    /// sessions with a leader for a while; then too few of the others have sessions with it to tell it.
     pub(super) fn learns_of_its_removal_by_asking(&self, of: usize) -> bool {
         let id = self.machines[of].id;
         let Some(life) = &self.machines[of].life else { return false };
-        let (group, view) = (life.replica(FIRST).group(), life.replica(FIRST).status().protocol.view);
-        // A leader of Raft that looks for no quorum (a laboratory's option) leads the removed for good, who ask nobody.
-        let leads_for_good = !group.options(&self.plan.settings.consensus).raft.check_quorum;
-        let hears = |leader| leader == id || self.is_peer(self.index(leader), of);
-        if !leads_for_good && view.leader.is_some_and(hears) && group.member(id).is_some() {
+        let known = life.replica(FIRST).group();
+        let decided = self.checks[FIRST].log.group();
+        let voters = || decided.voters().map(|voter| self.index(voter));
+        let tell = voters().filter(|&voter| self.is_peer(voter, of) && self.is_peer(of, voter)).count();
+        if tell >= decided.threshold().least(voters().count()) {
             return false;
         }
-        let known = group.version;
         let removed = |group: &Group| {
-            group.version >= known && group.next_id > id && group.member(id).is_none() && !group.is_away(id)
+            let is_gone = group.member(id).is_none() && !group.is_away(id) && !group.counts(id);
+            group.version >= known.version && group.next_id > id && is_gone
         };
-        let mut others = self.machines.iter().filter(|machine| machine.id != id && machine.is_running());
-        others.any(|other| other.files.present(FIRST).is_some_and(removed))
+        let others = known.known().filter(|member| member.id != id).map(|member| self.index(member.id));
+        others
+            .filter_map(|other| self.machines[other].life.as_ref())
+            .any(|life| removed(life.replica(FIRST).group()))
     }
 
     /// Whether all have sessions with all: where a script says who has, or where the first group is not here, whose
@@ -91,7 +96,7 @@ impl World {
         for peer in (0..self.machines.len()).filter(|&peer| peer != of) {
             if self.is_peer(of, peer) {
                 self.dial_soon(of, peer);
-            } else {
+            } else if self.network.wire().has_sessions() {
                 self.end_session(of, peer);
                 self.end_session(peer, of);
             }

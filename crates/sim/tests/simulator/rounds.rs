@@ -176,10 +176,10 @@ fn exploring(algorithm: RoundsAlgorithm) -> Options {
 fn rounds_hold_in_every_state() {
     use RoundsAlgorithm::{LastVoting3, LastVoting4, OneThirdRule};
     let two = Bounds { replicas: 2, timeouts: 0, ..CALM };
-    everything_given(exploring(LastVoting3), Bounds { crashes: 1, catch_ups: 1, ..two }, 3_500);
-    everything_given(exploring(LastVoting3), Bounds { timeouts: 1, ..two }, 2_000);
-    everything_given(exploring(LastVoting4), Bounds { crashes: 1, ..two }, 3_500);
-    everything_given(exploring(OneThirdRule), Bounds { replicas: 3, ..two }, 3_000);
+    everything_given(exploring(LastVoting3), Bounds { crashes: 1, catch_ups: 1, ..two }, 3_000);
+    everything_given(exploring(LastVoting3), Bounds { timeouts: 1, ..two }, 1_500);
+    everything_given(exploring(LastVoting4), Bounds { crashes: 1, ..two }, 3_000);
+    everything_given(exploring(OneThirdRule), Bounds { replicas: 3, ..two }, 2_500);
 }
 
 /// Three replicas, and four with OneThirdRule, a crash and a catch-up: not to the end, which is too far away.
@@ -187,9 +187,9 @@ fn rounds_hold_in_every_state() {
 fn rounds_hold_in_every_state_near_the_beginning() {
     let crash = Bounds { timeouts: 0, crashes: 1, catch_ups: 1, ..CALM };
     let three = Bounds { depth: Some(11), ..crash };
-    everything_of(exploring(RoundsAlgorithm::LastVoting3), three, 80_000);
+    everything_of(exploring(RoundsAlgorithm::LastVoting3), three, 70_000);
     let four = Bounds { replicas: 4, depth: Some(11), ..crash };
-    everything_of(exploring(RoundsAlgorithm::OneThirdRule), four, 110_000);
+    everything_of(exploring(RoundsAlgorithm::OneThirdRule), four, 90_000);
 }
 
 #[test]

@@ -10,6 +10,8 @@
 //! A leader of Raft proposes nothing while it transfers, so it does not begin before the member is ready. Elsewhere the
 //! member stands by itself once it is.
 
+use std::collections::BTreeMap;
+
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use super::{LatencyAware, survey::Survey};
@@ -37,17 +39,25 @@ pub(crate) struct Mover {
     election: LatencyAware,
     /// The ballot of the leader that this replica follows, or in which it leads or tries to.
     followed: Ballot,
-    /// The member that this leader asked last whether it is ready, and the number of that question.
-    expected: Option<(ReplicaId, u64)>,
+    /// The members that this leader asked whether they are ready.
+    expected: BTreeMap<ReplicaId, Question>,
     /// The leader that asks this replica, and the number of its last question.
     asker: Option<(ReplicaId, u64)>,
+}
+
+/// What a leader asked a member.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    number: u64,
+    /// An operator wants the member to lead, or this leader stops: not a choice of its own.
+    wished: bool,
 }
 
 impl Mover {
     /// A replica that starts, or begins to vote, in a group of these voters.
     pub(crate) fn new(options: &Options, members: Members, memory: &Memory, now: Time) -> Mover {
         let election = LatencyAware::new(options, members, now).remembering(memory, now);
-        Mover { election, followed: Ballot::ZERO, expected: None, asker: None }
+        Mover { election, followed: Ballot::ZERO, expected: BTreeMap::new(), asker: None }
     }
 
     /// The voters.
@@ -58,7 +68,8 @@ impl Mover {
     /// The voters are others from now on.
     pub(crate) fn change_members(&mut self, members: Members, now: Time) {
         self.election.change_members(members, now);
-        (self.expected, self.asker) = (None, None);
+        self.expected.clear();
+        self.asker = None;
     }
 
     /// What this counts for longer than the epoch.
@@ -87,26 +98,29 @@ impl Mover {
         self.election.tick_at().min(preparation.map_or(Time::NEVER, |preparation| preparation.ends_at()))
     }
 
-    /// Pings, and asks for times, if that is due. `fit` says that the disk answers. Returns as [`Mover::receive`].
+    /// Pings, and asks for times, if that is due. `fit` says that the disk answers. Returns the member to which
+    /// this replica should hand over now.
     pub(crate) fn on_timer(&mut self, now: Time, fit: bool, effects: &mut Effects) -> Option<ReplicaId> {
         self.election.on_timer(now, fit, effects);
         let heir = self.election.heir(now).filter(|&heir| heir != self.members().me())?;
         if self.election.rules().transfers_at_once(heir) {
             return Some(heir);
         }
-        self.ask(heir, effects);
+        // One that was chosen before is overtaken; what is wished stays.
+        self.expected.retain(|_, question| question.wished);
+        self.ask(heir, false, effects);
         None
     }
 
     /// Asks a member whether it could take over.
-    fn ask(&mut self, heir: ReplicaId, effects: &mut Effects) {
+    fn ask(&mut self, heir: ReplicaId, wished: bool, effects: &mut Effects) {
         let number = self.election.asked;
-        self.expected = Some((heir, number));
+        self.expected.insert(heir, Question { number, wished });
         effects.send(heir, Message::AskReady { number }, Lsn::ZERO);
     }
 
-    /// Takes a message. Returns the member to which this replica, which leads, should hand over now. `term` is the
-    /// record of its present term and vote, which a member that is asked writes once more.
+    /// Takes a message. Returns the member to which this replica, which leads, should hand over now, and whether that was
+    /// wished. `term` is the record of its present term and vote, which a member that is asked writes once more.
     pub(crate) fn receive(
         &mut self,
         now: Time,
@@ -114,7 +128,7 @@ impl Mover {
         message: &Message,
         term: Record,
         effects: &mut Effects,
-    ) -> Option<ReplicaId> {
+    ) -> Option<(ReplicaId, bool)> {
         match *message {
             Message::Ping { .. }
             | Message::Pong { .. }
@@ -127,10 +141,11 @@ impl Mover {
                 let known = self.election.known;
                 self.election.asked_to_lead(now, term, known, effects);
             }
-            Message::Ready { number } if self.expected == Some((from, number)) => {
-                self.expected = None;
-                let wished = self.election.wished.is_some_and(|wish| wish.heir == from);
-                return Some(from).filter(|_| wished || self.election.may_choose(now));
+            Message::Ready { number } => {
+                let question = self.expected.get(&from).copied().filter(|asked| asked.number == number)?;
+                self.expected.remove(&from);
+                let may = question.wished || self.election.may_choose(now);
+                return may.then_some((from, question.wished));
             }
             _ => {}
         }
@@ -173,7 +188,8 @@ impl Mover {
     fn enters(&mut self, now: Time, ballot: Ballot) {
         if ballot != self.followed {
             self.followed = ballot;
-            (self.expected, self.asker) = (None, None);
+            self.expected.clear();
+            self.asker = None;
             self.election.promised(ballot, now);
         }
     }
@@ -187,13 +203,13 @@ impl Mover {
     /// This replica leads no more: another one tries to.
     pub(crate) fn steps_down(&mut self) {
         self.election.ends_survey();
-        self.expected = None;
+        self.expected.clear();
     }
 
     /// This replica gives up leading.
     pub(crate) fn gives_up(&mut self, now: Time) {
         self.election.gave_up(now);
-        self.expected = None;
+        self.expected.clear();
     }
 
     /// Another replica asks who would vote for it in a ballot, since it misses the leader.
@@ -205,7 +221,7 @@ impl Mover {
     pub(crate) fn wishes(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
         if self.members().peers().any(|peer| peer == to) {
             self.election.wishes(to, now);
-            self.ask(to, effects);
+            self.ask(to, true, effects);
         }
     }
 

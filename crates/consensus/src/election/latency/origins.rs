@@ -5,7 +5,7 @@ use super::rules::UNREACHABLE;
 
 /// With each round of pings an eighth of what was counted is forgotten.
 const FORGETS: u64 = 8;
-/// One command, so that few of them are forgotten, too.
+/// One command, so that of few the shares are kept until they are forgotten.
 const ONE: u64 = 1 << 16;
 
 /// How many commands came from each member, the older ones counted less.
@@ -24,7 +24,7 @@ impl Origins {
 
     /// Pings leave.
     pub(super) fn forget(&mut self) {
-        self.0.iter_mut().for_each(|count| *count -= *count / FORGETS);
+        self.0.iter_mut().for_each(|count| *count -= count.div_ceil(FORGETS));
     }
 
     /// The members are others from now on; `place_before` says where each stood, if it was one.

@@ -713,7 +713,9 @@ fn waits_until_the_best_is_ready(planted: Option<Bug>) -> bool {
     }
     let ready = Message::Ready { number: asked.unwrap_or_default() };
     let term = multipaxos::Record::Promised(Ballot::ZERO).into();
-    waits && one.receive(now, ReplicaId(2), &ready, term, &mut Effects::new(Lsn::ZERO)) == Some(ReplicaId(2))
+    waits
+        && one.receive(now, ReplicaId(2), &ready, term, &mut Effects::new(Lsn::ZERO))
+            == Some((ReplicaId(2), false))
 }
 
 /// r1 leads and is nearest to a majority, and all commands come from r3, which is far from r1.

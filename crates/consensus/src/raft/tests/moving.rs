@@ -177,6 +177,17 @@ fn an_operators_wish_waits_until_the_voter_is_ready_too() {
     assert!(!transfers(&one.hears(R3, Of::Ready { number })), "it wants r2");
     assert!(transfers(&one.hears(R2, Of::Ready { number })));
 
+    // A node that stops asks one after the other, and takes the first that is ready, also if it asked another meanwhile.
+    let mut stopping = One::elected_with(&options());
+    for to in [R2, R3] {
+        stopping.step(Input::Control(Control::Transfer(to)));
+    }
+    assert!(transfers(&stopping.hears(R2, Of::Ready { number })), "r3 was asked since");
+    assert!(!transfers(&stopping.hears(R2, Of::Ready { number })), "that would not give it more time");
+    let effects = stopping.hears(R3, Of::Ready { number });
+    let handed = sent(&effects, R3).iter().any(|(message, _)| matches!(message, Message::TimeoutNow { .. }));
+    assert!(handed, "r2 has not taken over yet, and r3 is wished, too");
+
     let mut other = One::elected();
     assert!(transfers(&other.step(Input::Control(Control::Transfer(R2)))), "Raft alone asks nobody");
 }

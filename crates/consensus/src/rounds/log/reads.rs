@@ -30,7 +30,7 @@ impl RoundsLog {
         self.reads.push_back(Read { number, token, told: ReplicaSet::default(), last: Slot::ZERO });
         self.asked_at = now;
         effects.send(self.members().to_peers(), self.ask(number), Lsn::ZERO);
-        self.told(self.me(), self.life, number, self.read_through(), effects);
+        self.told(now, self.me(), self.life, number, self.read_through(), effects);
     }
 
     pub(super) fn ask(&self, number: u64) -> Message {
@@ -47,8 +47,10 @@ impl RoundsLog {
         self.rules.read_through(self.slots.last_accepted(), self.slots.decided())
     }
 
+    /// A member answers. It may have accepted, or know, what this replica lacks while all rest: then a phase brings it.
     pub(super) fn told(
         &mut self,
+        now: Time,
         from: ReplicaId,
         life: Incarnation,
         number: u64,
@@ -57,6 +59,9 @@ impl RoundsLog {
     ) {
         if !self.rules.is_own_question(life, self.life) {
             return;
+        }
+        if last > self.decided_by_others() {
+            self.begin_if_resting(now, effects);
         }
         let members = self.slots.members();
         let Some(at) = self.reads.iter().position(|read| read.number == number) else { return };
