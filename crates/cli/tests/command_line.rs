@@ -52,7 +52,7 @@ fn a_wrong_setting_is_named_with_its_value_and_what_is_accepted() {
     );
     let help = synod(&["serve", "--help"]);
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    assert!(help.contains("  raft            election       randomized\n"), "{help}");
+    assert!(help.contains("  raft            election       randomized, latency\n"), "{help}");
     refused(&synod(&["serve", "--log-level", "x=y=z"]), 2, &["--log-level x=y=z", "accepted: error, warn"]);
 }
 

@@ -119,8 +119,8 @@ impl Mover {
         effects.send(heir, Message::AskReady { number }, Lsn::ZERO);
     }
 
-    /// Takes a message. Returns the member to which this replica, which leads, should hand over now, and whether that was
-    /// wished. `term` is the record of its present term and vote, which a member that is asked writes once more.
+    /// Takes a message. Returns the member to which this replica, which leads, should hand over now, and whether that
+    /// was wished. `term` is the record of its present term and vote, which a member that is asked writes once more.
     pub(crate) fn receive(
         &mut self,
         now: Time,

@@ -177,7 +177,8 @@ fn an_operators_wish_waits_until_the_voter_is_ready_too() {
     assert!(!transfers(&one.hears(R3, Of::Ready { number })), "it wants r2");
     assert!(transfers(&one.hears(R2, Of::Ready { number })));
 
-    // A node that stops asks one after the other, and takes the first that is ready, also if it asked another meanwhile.
+    // A node that stops asks one after the other, and takes the first that is ready, also if it asked another
+    // meanwhile.
     let mut stopping = One::elected_with(&options());
     for to in [R2, R3] {
         stopping.step(Input::Control(Control::Transfer(to)));
