@@ -536,7 +536,7 @@ impl World {
     /// slots after that may wait at any time.
     fn waiters(&self, of: usize, group: GroupId, (written, decided): (Lsn, Slot)) -> Option<String> {
         let machine = &self.machines[of];
-        let life = machine.life.as_ref()?;
+        let life = machine.life.as_ref().filter(|_| self.is_needed(machine.id))?;
         let (mut waiting, hosted) = (life.replica(group).waiting(), &life.hosted[group]);
         let state = &life.states[life.state_at(group)];
         let held = hosted.gate.waiting().filter(|(after, _)| *after <= written).count();
@@ -557,6 +557,15 @@ impl World {
         })
     }
 
+    /// Whether a group has a replica, or may come back to it. Of one that every group has removed only its end counts:
+    /// merged groups may wait there for what nobody tells it any more.
+    fn is_needed(&self, id: ReplicaId) -> bool {
+        self.checks
+            .all()
+            .map(|checks| checks.log.group())
+            .any(|group| group.member(id).is_some() || group.is_away(id))
+    }
+
     /// A node that was removed and goes on, for people. One that lost its data, or that nobody listens to, does not
     /// learn that it was removed; nor does one that waits for members that it has not met. One that was away for so
     /// long that members have no session with it any more asks, and ends.
@@ -565,15 +574,11 @@ impl World {
             // What ends a node there is the list of the first group, which a removed node does not see.
             return None;
         }
-        let is_needed = |id| {
-            let groups = || self.checks.all().map(|checks| checks.log.group());
-            groups().any(|group| group.member(id).is_some() || group.is_away(id))
-        };
         let hears = |&of: &usize| {
             !self.machines[of].copied && !self.is_out(of) && !self.learns_of_its_removal_by_asking(of)
         };
         let mut alive = (0..self.machines.len()).filter(|&of| self.machines[of].is_alive()).filter(hears);
-        let of = alive.find(|&of| !is_needed(self.machines[of].id))?;
+        let of = alive.find(|&of| !self.is_needed(self.machines[of].id))?;
         Some(format!("{}, which was removed, has not ended", self.machines[of].id))
     }
 
